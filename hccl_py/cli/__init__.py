@@ -1,0 +1,1 @@
+"""The command hccl-py: one file a subcommand, imported only when it is called."""

@@ -1,0 +1,164 @@
+"""``hccl-py bench``: nccl-tests' flags and columns on every collective, with baselines in the same run."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hccl_py.core.env import Env, Launch, parse_bytes
+from hccl_py.core.errors import ConfigError
+
+
+def bench(
+    collective: Annotated[str, typer.Argument(help="all_reduce, all_gather, ..., or all.")],
+    begin: Annotated[str, typer.Option("-b", "--minbytes", help="Smallest size: 8, 64K, 1M.")] = "32M",
+    end: Annotated[str, typer.Option("-e", "--maxbytes", help="Largest size.")] = "32M",
+    step: Annotated[str | None, typer.Option("-i", "--stepbytes", help="Step between sizes. [1M without -f]")] = None,
+    factor: Annotated[float | None, typer.Option("-f", "--stepfactor", help="Factor between sizes.")] = None,
+    iters: Annotated[int, typer.Option("-n", "--iters", min=1, help="Samples per size, form and library.")] = 20,
+    warmup: Annotated[int, typer.Option("-w", "--warmup_iters", min=0, help="Calls before each turn, not timed.")] = 5,
+    aggregate: Annotated[
+        int | None, typer.Option("-m", "--agg_iters", min=1, help="Calls timed together per sample. [by size: 20 to 1]")
+    ] = None,
+    datatype: Annotated[
+        str, typer.Option("-d", "--datatype", help="Element types by comma: float,half,int32, or all.")
+    ] = "float",
+    operator: Annotated[
+        str, typer.Option("-o", "--op", help="sum, prod, min, max, avg, band, bor, bxor by comma, or all.")
+    ] = "sum",
+    root: Annotated[str, typer.Option("-r", "--root", help="Root rank of rooted collectives, or all.")] = "0",
+    check: Annotated[int, typer.Option("-c", "--check", help="Check the results: 1 or 0.")] = 1,
+    compare: Annotated[str, typer.Option("--compare", help="Baselines by comma: gloo,openmpi,mpich.")] = "",
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write every sample to this file.")] = None,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", min=1, help="Seconds without progress until all stacks are printed.")
+    ] = 120.0,
+) -> None:
+    """Time and check collectives, next to other libraries, as nccl-tests does.
+
+    Run it under mpirun or torchrun, one process a rank. Columns, algbw and busbw are those of nccl-tests; the time is
+    the median over the samples of the slowest rank. Exits 1 if an element is wrong.
+
+    Example: mpirun -n 4 hccl-py bench all_reduce -b 8 -e 64M -f 4 --compare gloo,openmpi --json out.json
+    """
+    from hccl_py.bench.run import Settings
+
+    settings = Settings(
+        cases=_cases(collective),
+        sizes_bytes=_sizes(begin, end, step, factor),
+        dtypes=_dtypes(datatype),
+        ops=_ops(operator),
+        roots=(),
+        samples=iters,
+        warmup=warmup,
+        calls=aggregate,
+        check=bool(check),
+    )
+    wrong = _run(settings, root, [name for name in compare.split(",") if name], json_file, timeout_s)
+    if wrong:
+        raise typer.Exit(1)
+
+
+def _run(settings: Any, root: str, baselines: list[str], json_file: Path | None, timeout_s: float) -> int:
+    """Measure on this rank with all others; return the number of wrong elements. Rank 0 prints and writes."""
+    from dataclasses import replace
+
+    import hccl_py
+    from hccl_py.bench import peers, report
+    from hccl_py.bench.control import Control, refuse_lonely_ranks
+    from hccl_py.bench.run import Benchmark, Row
+    from hccl_py.bench.watchdog import Watchdog
+    from hccl_py.bootstrap import detect
+
+    launch = Launch.from_environ()
+    control = Control(detect(Env.from_environ()))
+    with Watchdog(control.rank, timeout_s) as watchdog:
+        refuse_lonely_ranks(launch, control.size)
+        settings = replace(settings, roots=_roots(root, control.size))
+        libraries: list[peers.Library] = [peers.HcclPy(hccl_py.init())]
+        for name in baselines:
+            watchdog.feed(f"connecting {name}")
+            libraries.append(peers.connect(name, control, timeout_s))
+        versions = {library.name: library.version for library in libraries}
+        width = max(map(len, (*versions, "library")))
+        table: list[str] = []
+
+        def show(row: Row) -> None:
+            if control.rank == 0:
+                if table != [row.case]:
+                    table[:] = [row.case]
+                    _print(report.columns(row.case, width))
+                _print([report.line(row, control.size, width)])
+
+        if control.rank == 0:
+            _print(report.preamble(control.size, settings, versions))
+        rows = Benchmark(control, libraries, settings, watchdog).run(show)
+        if control.rank == 0:
+            _print(report.footer(rows, control.size))
+            if json_file is not None:
+                command = shlex.join(["hccl-py", *sys.argv[1:]])
+                record = report.document(rows, control.size, command, versions, settings)
+                json_file.parent.mkdir(parents=True, exist_ok=True)
+                json_file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        control.barrier()
+        for library in reversed(libraries):  # not after an error: to close would wait for ranks that are elsewhere
+            library.close()
+    return report.count_wrong(rows)
+
+
+def _print(lines: list[str]) -> None:
+    print("\n".join(lines), flush=True)
+
+
+def _cases(name: str) -> tuple[str, ...]:
+    from hccl_py.bench.cases import CASES
+
+    if name == "all":
+        return tuple(CASES)
+    if name not in CASES:
+        raise ConfigError(f"bench {name}: no such collective; known: {', '.join(CASES)}, all")
+    return (name,)
+
+
+def _sizes(begin: str, end: str, step: str | None, factor: float | None) -> tuple[int, ...]:
+    from hccl_py.bench.metrics import scan_bytes
+
+    try:
+        return tuple(
+            scan_bytes(parse_bytes(begin), parse_bytes(end), None if step is None else parse_bytes(step), factor)
+        )
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(f"-b, -e or -i: {error}; write 8, 64K, 1M or 1G") from None
+
+
+def _dtypes(names: str) -> tuple[Any, ...]:
+    from hccl_py.bench import dtypes
+    from hccl_py.core.types import DType
+
+    return tuple(DType) if names == "all" else tuple(dtypes.parse(name) for name in names.split(","))
+
+
+def _ops(names: str) -> tuple[Any, ...]:
+    from hccl_py.core.types import ReduceOp
+
+    known = {op.name.lower(): op for op in ReduceOp}
+    chosen = list(known) if names == "all" else names.split(",")
+    for name in chosen:
+        if name not in known:
+            raise ConfigError(f"-o {name}: no such operator; known: {', '.join(known)}, all")
+    return tuple(known[name] for name in chosen)
+
+
+def _roots(text: str, n: int) -> tuple[int, ...]:
+    if text in ("all", "-1"):
+        return tuple(range(n))
+    if not text.isdecimal() or int(text) >= n:
+        raise ConfigError(f"-r {text}: the root must be a rank from 0 to {n - 1}, or all")
+    return (int(text),)

@@ -1,0 +1,125 @@
+"""The pictures of the demonstration: loss curves, the parts of a step, and bandwidth by size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from hccl_py.core.env import format_bytes
+
+# one colour a library, distinguishable with every kind of colour vision; ours is the strong one
+COLOURS = {"hccl_py": "#d1495b", "gloo": "#30638e", "openmpi": "#7a7a7a", "mpich": "#b08d57"}
+INK, FAINT = "#222222", "#dddddd"
+
+
+def draw_losses(record: dict[str, Any], path: Path) -> None:
+    """Draw the training loss of every task, the backends one over the other."""
+    names = list(record["training"][0]["tasks"])
+    figure, axes = _figure(len(names), 5.2, 3.8)
+    for name, ax in zip(names, axes, strict=True):
+        results = [(result["backend"], result["tasks"][name]) for result in record["training"]]
+        for number, (backend, task) in enumerate(results):
+            style: dict[str, Any] = {"linewidth": 4.5, "alpha": 0.45} if number == 0 else {"linewidth": 1.4}
+            label = f"{backend}: {_judged(task)}"
+            ax.plot(
+                range(1, len(task["losses"]) + 1), task["losses"], color=_colour(backend, number), label=label, **style
+            )
+        _dress(ax, results[0][1]["title"], "step", "training loss (nats)")
+        ax.set_ylim(bottom=0)
+        ax.legend(frameon=False, title="held-out, after training", alignment="left")
+    _save(figure, path, f"DDP with {record['ranks']} ranks: the same curve over both backends")
+
+
+def draw_steps(record: dict[str, Any], path: Path) -> None:
+    """Draw the time of a step as computation and waiting, for every task and backend."""
+    names = list(record["training"][0]["tasks"])
+    figure, axes = _figure(len(names), 5.2, 2.6)
+    for name, ax in zip(names, axes, strict=True):
+        for number, result in enumerate(record["training"]):
+            task, colour = result["tasks"][name], _colour(result["backend"], number)
+            total_ms, compute_ms = task["sync_step_s"] * 1e3, task["no_sync_step_s"] * 1e3
+            wait_ms = max(total_ms - compute_ms, 0.0)
+            ax.barh(number, min(compute_ms, total_ms), color=FAINT, height=0.6)
+            ax.barh(number, wait_ms, left=min(compute_ms, total_ms), color=colour, height=0.6)
+            ax.text(total_ms, number, f" {total_ms:.0f} ms, {task['waiting']:.0%} waiting", va="center", color=INK)
+        ax.set_yticks(range(len(record["training"])), [result["backend"] for result in record["training"]])
+        ax.invert_yaxis()
+        longest = max(result["tasks"][name]["sync_step_s"] for result in record["training"]) * 1e3
+        ax.set_xlim(0, longest * 1.5)
+        _dress(ax, task["title"], "time of a step (ms); grey: computation, colour: waiting for communication", "")
+        ax.grid(False, axis="y")
+    _save(figure, path, f"What a training step of {record['ranks']} ranks consists of")
+
+
+def draw_bandwidth(record: dict[str, Any], path: Path) -> None:
+    """Draw time and bus bandwidth of all_reduce by size, each library with the spread of its samples."""
+    figure, axes = _figure(2, 5.2, 4.2)
+    rows = record["bench"]["rows"]
+    for number, library in enumerate(dict.fromkeys(row["library"] for row in rows)):
+        points = [(row["size_bytes"], row["in_place"]) for row in rows if row["library"] == library]
+        sizes = [size for size, _ in points]
+        style: dict[str, Any] = {"color": _colour(library, number), "marker": "o", "markersize": 4, "label": library}
+        for ax, scale in ((axes[0], lambda cell, time_s: time_s * 1e6), (axes[1], _busbw_GBps)):
+            ax.plot(
+                sizes,
+                [scale(cell, cell["time_s"]) for _, cell in points],
+                linewidth=2.2 if library == "hccl_py" else 1.4,
+                **style,
+            )
+            low = [scale(cell, cell["low_s"]) for _, cell in points]
+            high = [scale(cell, cell["high_s"]) for _, cell in points]
+            ax.fill_between(sizes, low, high, color=style["color"], alpha=0.15, linewidth=0)
+    ticks = sorted({row["size_bytes"] for row in rows})[:: 2 if len(rows) > 18 else 1]
+    for ax, title, unit in (
+        (axes[0], "Time (lower is better)", "us per call"),
+        (axes[1], "Bus bandwidth (higher is better)", "GB/s"),
+    ):
+        ax.set_xscale("log")
+        ax.set_yscale("log")
+        _dress(ax, title, "bytes", unit)
+        ax.set_xticks(ticks, [f"{format_bytes(size)}" for size in ticks])
+        ax.minorticks_off()
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        ax.legend(frameon=False)
+    text = f"all_reduce, float32, in place, {record['ranks']} ranks: medians, and the 10th to 90th percentile as a band"
+    _save(figure, path, text)
+
+
+def _busbw_GBps(cell: dict[str, Any], time_s: float) -> float:
+    return float(cell["busbw_Bps"]) * float(cell["time_s"]) / time_s / 1e9
+
+
+def _judged(task: dict[str, Any]) -> str:
+    value = task["judged"]
+    return f"{value:.1%} right" if task["judged_by"] == "accuracy" else f"{value:.3f} {task['judged_by']}"
+
+
+def _colour(library: str, number: int) -> str:
+    return COLOURS.get(library, f"C{number}")
+
+
+def _figure(columns: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
+    figure = Figure(figsize=(width * columns, height), layout="constrained")
+    return figure, list(figure.subplots(1, columns, squeeze=False)[0])
+
+
+def _dress(ax: Axes, title: str, x: str, y: str) -> None:
+    ax.set_title(title, loc="left", fontsize=11, color=INK)
+    ax.set_xlabel(x, color=INK)
+    ax.set_ylabel(y, color=INK)
+    ax.grid(True, color=FAINT, linewidth=0.8)
+    ax.set_axisbelow(True)
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        ax.spines[side].set_color("#999999")
+    ax.tick_params(colors="#555555")
+
+
+def _save(figure: Figure, path: Path, title: str) -> None:
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold", color=INK)
+    figure.savefig(path, dpi=130, facecolor="white")

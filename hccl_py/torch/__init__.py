@@ -1,0 +1,15 @@
+"""hccl_py as a backend of torch.distributed::
+
+    import hccl_py.torch
+    torch.distributed.init_process_group("hccl_py")
+
+The import registers the backend, nothing else: no thread, no socket, no MPI before a process group is made.
+"""
+
+from hccl_py.torch.backend import Options, create, register
+from hccl_py.torch.process_group import HcclProcessGroup
+from hccl_py.torch.work import HcclWork
+
+__all__ = ["HcclProcessGroup", "HcclWork", "Options", "create"]
+
+register()

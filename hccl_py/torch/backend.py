@@ -1,0 +1,54 @@
+"""The backend ``"hccl_py"`` of torch.distributed: its name, its options, and how a group of it is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch.distributed as dist
+
+from hccl_py.core.errors import ConfigError
+from hccl_py.engine import Engine
+from hccl_py.torch.dynamo import skip_frames
+from hccl_py.torch.process_group import HcclProcessGroup
+from hccl_py.torch.rendezvous import register_rendezvous
+from hccl_py.torch.store import StoreBootstrap
+from hccl_py.torch.work import HcclWork, WorkGroup
+
+BACKEND = "hccl_py"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What ``init_process_group`` and ``new_group`` take as ``pg_options``.
+
+    Args:
+        blocking: every collective is complete when its call returns, asynchronous ones too; it costs overlap, and
+            allows callbacks of futures to issue collectives.
+    """
+
+    blocking: bool = False
+
+
+def create(backend_options: Any, options: Options | None) -> HcclProcessGroup:
+    """Make one process group; torch calls it on each member, and the members meet in it.
+
+    Args:
+        backend_options: torch's own: store, group_rank, group_size, timeout.
+        options: the ``pg_options`` of the user.
+    """
+    if options is not None and not isinstance(options, Options):
+        raise ConfigError(f"pg_options is a {type(options).__name__}; {BACKEND} takes hccl_py.torch.Options")
+    timeout_s = backend_options.timeout.total_seconds()
+    bootstrap = StoreBootstrap(
+        backend_options.store, backend_options.group_rank, backend_options.group_size, timeout_s
+    )
+    engine = Engine(bootstrap, timeout_s=timeout_s)
+    return HcclProcessGroup(engine, backend_options.store, blocking=options is not None and options.blocking)
+
+
+def register() -> None:
+    """Make the backend and its rendezvous known to torch. Done once, by ``import hccl_py.torch``."""
+    dist.Backend.register_backend(BACKEND, create, extended_api=True, devices=["cpu"])
+    register_rendezvous()
+    skip_frames(HcclProcessGroup, HcclWork, WorkGroup)

@@ -1,0 +1,101 @@
+"""The words of torch and of the engine, side by side: element types and reduction operators.
+
+An element type travels as ``(DType, units)``: one torch element is ``units`` engine elements. Complex numbers are two
+floats. Types that the engine does not know (the ``fnuz`` floats and the like) can be moved, as bytes, but not reduced.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from hccl_py.core.errors import ConfigError
+from hccl_py.core.types import DType, ReduceOp, allowed
+
+REDUCIBLE: dict[torch.dtype, tuple[DType, int]] = {
+    torch.float64: (DType.FLOAT64, 1),
+    torch.float32: (DType.FLOAT32, 1),
+    torch.float16: (DType.FLOAT16, 1),
+    torch.bfloat16: (DType.BFLOAT16, 1),
+    torch.float8_e4m3fn: (DType.FLOAT8_E4M3, 1),
+    torch.float8_e5m2: (DType.FLOAT8_E5M2, 1),
+    torch.int8: (DType.INT8, 1),
+    torch.int16: (DType.INT16, 1),
+    torch.int32: (DType.INT32, 1),
+    torch.int64: (DType.INT64, 1),
+    torch.uint8: (DType.UINT8, 1),
+    torch.uint16: (DType.UINT16, 1),
+    torch.uint32: (DType.UINT32, 1),
+    torch.uint64: (DType.UINT64, 1),
+    torch.bool: (DType.BOOL, 1),
+    torch.complex32: (DType.FLOAT16, 2),
+    torch.complex64: (DType.FLOAT32, 2),
+    torch.complex128: (DType.FLOAT64, 2),
+}
+
+_OPS: dict[int, ReduceOp] = {
+    int(dist.ReduceOp.SUM): ReduceOp.SUM,
+    int(dist.ReduceOp.AVG): ReduceOp.AVG,
+    int(dist.ReduceOp.PRODUCT): ReduceOp.PROD,
+    int(dist.ReduceOp.MIN): ReduceOp.MIN,
+    int(dist.ReduceOp.MAX): ReduceOp.MAX,
+    int(dist.ReduceOp.BAND): ReduceOp.BAND,
+    int(dist.ReduceOp.BOR): ReduceOp.BOR,
+    int(dist.ReduceOp.BXOR): ReduceOp.BXOR,
+}
+
+
+_QUANTIZED = (torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4)
+
+
+def wire_type(dtype: torch.dtype, call: str) -> tuple[DType, int]:
+    """The type as which elements are moved: their own where the engine has it, else bytes.
+
+    Args:
+        call: name of the collective, for the message.
+
+    Raises:
+        ConfigError: for quantized types, whose scales would stay behind.
+    """
+    pair = REDUCIBLE.get(dtype)
+    if pair is not None:
+        return pair
+    if dtype in _QUANTIZED:
+        raise ConfigError(f"{call}: {dtype} tensors carry scales of their own; send .int_repr() and the scales instead")
+    return DType.UINT8, dtype.itemsize
+
+
+def reduce_op(op: dist.ReduceOp | dist.ReduceOp.RedOpType) -> ReduceOp:
+    """The engine's operator.
+
+    Raises:
+        ConfigError: for PREMUL_SUM, which takes a factor that plans do not carry.
+    """
+    number = int(getattr(op, "op", op))
+    try:
+        return _OPS[number]
+    except KeyError:
+        name = getattr(op, "op", op)
+        raise ConfigError(
+            f"hccl_py has no reduction {name}; multiply the tensor first and use SUM, or use AVG for 1/world size"
+        ) from None
+
+
+def reduce_type(op: ReduceOp, dtype: torch.dtype, call: str) -> tuple[DType, int]:
+    """The type in which ``dtype`` is reduced with ``op``.
+
+    Args:
+        call: name of the collective, for the message.
+
+    Raises:
+        ConfigError: if the operator is not defined on the type (AVG of integers, MAX of complex numbers, ...).
+    """
+    pair = REDUCIBLE.get(dtype)
+    if pair is None:
+        raise ConfigError(f"{call}: {dtype} can be moved but not reduced; convert it to a type that adds up, say bfloat16")
+    if pair[1] != 1 and op is not ReduceOp.SUM and op is not ReduceOp.AVG:
+        raise ConfigError(f"{call}: {op.name} is not defined on {dtype}; complex numbers have SUM and AVG")
+    if not allowed(op, pair[0]):
+        hint = "use SUM and divide" if op is ReduceOp.AVG else "bitwise operators are for integers and bool"
+        raise ConfigError(f"{call}: {op.name} is not defined on {dtype}; {hint}")
+    return pair

@@ -1,0 +1,126 @@
+"""Rendezvous under an MPI launcher: ``init_process_group`` without RANK, WORLD_SIZE, MASTER_ADDR or MASTER_PORT.
+
+``mpi://`` is a rendezvous of its own. ``env://``, torch's default, falls back to it where mpirun has started the process
+and the variables of torch are not all set; otherwise it stays what it is. MPI is started no earlier than that.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed import Store, TCPStore, register_rendezvous_handler
+from torch.distributed.constants import default_pg_timeout
+
+from hccl_py.core.errors import ConfigError
+
+Handler = Callable[..., Iterator[tuple[Store, int, int]]]
+
+_TORCH_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")  # Open MPI; MPICH and what follows it
+
+
+def under_mpi(environment: Mapping[str, str]) -> bool:
+    """True if an MPI launcher started this process as one of several ranks."""
+    return any(int(environment.get(name, "1")) > 1 for name in _SIZE_VARIABLES)
+
+
+def mpi_rendezvous(url: str, timeout: timedelta = default_pg_timeout, **_: Any) -> Iterator[tuple[Store, int, int]]:
+    """The handler of ``mpi://``: rank and size from MPI, a TCP store on rank 0, its address by an MPI broadcast.
+
+    Raises:
+        ConfigError: if mpi4py is not installed.
+    """
+    yield _mpi_store(timeout)
+    raise ConfigError(f"{url}: an MPI job cannot meet a second time on the same handle; call init_process_group again")
+
+
+def env_rendezvous(plain: Handler, environment: Mapping[str, str]) -> Handler:
+    """The handler of ``env://``: ``plain``, torch's own, or ``mpi://`` where only the launcher knows the ranks.
+
+    Args:
+        environment: read at each call, not before.
+    """
+
+    def handler(url: str, **arguments: Any) -> Iterator[tuple[Store, int, int]]:
+        if under_mpi(environment) and any(name not in environment for name in _TORCH_VARIABLES):
+            return mpi_rendezvous(url, **arguments)
+        return plain(url, **arguments)
+
+    return handler
+
+
+def register_rendezvous() -> None:
+    """Offer ``mpi://`` and the fallback of ``env://`` to ``init_process_group``."""
+    register_rendezvous_handler("mpi", mpi_rendezvous)
+    # torch has no public way to extend env://; torch.distributed.rendezvous is the function, not the module, as attribute
+    handlers: dict[str, Handler] = importlib.import_module("torch.distributed.rendezvous")._rendezvous_handlers
+    handlers["env"] = env_rendezvous(handlers["env"], os.environ)
+
+
+def _mpi_store(timeout: timedelta) -> tuple[Store, int, int]:
+    world = _world()
+    rank, size = int(world.rank), int(world.size)
+    store: Store | None = None
+    address: tuple[str, int] | None = None
+    if rank == 0:
+        # port 0: the system picks a free one
+        store = TCPStore("0.0.0.0", 0, size, is_master=True, timeout=timeout, wait_for_workers=False)
+    one_host = _on_one_host(world)
+    if rank == 0:
+        host = "127.0.0.1" if one_host else _address_of_this_host()
+        address = (os.environ.get("MASTER_ADDR", host), store.port)  # type: ignore[union-attr]
+    host, port = world.bcast(address)
+    if store is None:
+        store = TCPStore(host, port, size, is_master=False, timeout=timeout)
+    return store, rank, size
+
+
+def _world() -> Any:
+    started_here = "mpi4py.MPI" not in sys.modules
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
+        raise ConfigError(
+            "init_process_group under mpirun needs mpi4py to agree on an address: install it (hccl-py[mpi]), "
+            "or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
+        ) from error
+    if started_here:
+        _abort_on_uncaught_error()
+    return MPI.COMM_WORLD
+
+
+def _abort_on_uncaught_error() -> None:
+    """Let a rank that dies of an exception end the job: in MPI_Finalize, at exit, it would wait for the others."""
+    from mpi4py.run import set_abort_status
+
+    previous = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        previous(kind, error, trace)
+        set_abort_status(error)
+
+    sys.excepthook = hook
+
+
+def _on_one_host(world: Any) -> bool:
+    names: list[str] = world.allgather(socket.gethostname())
+    return len(set(names)) == 1
+
+
+def _address_of_this_host() -> str:
+    """An address that other hosts can reach: that of the host name, else that of the default route."""
+    try:
+        address = socket.gethostbyname(socket.gethostname())
+    except OSError:
+        address = "127.0.0.1"
+    if not address.startswith("127."):
+        return address
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # a documentation address; connecting a datagram socket sends nothing
+        return str(probe.getsockname()[0])

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+// hccl_py._native: the engine for Python. Does not import hccl_py (the stub generator loads it alone).
+#include "bindings.hpp"
+
+NB_MODULE(_native, m) {
+  m.doc() = "The native engine of hccl_py.";
+  hccl_py::bind_errors(m);
+  hccl_py::bind_values(m);
+  hccl_py::bind_group(m);
+}

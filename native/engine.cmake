@@ -1,0 +1,38 @@
+# The engine as a static library, `hccl_py_engine`: plans, executor, groups and transports. Knows no Python.
+# Included by the package's CMakeLists.txt and by tests/native.
+include_guard(GLOBAL)
+include(${CMAKE_CURRENT_LIST_DIR}/kernels.cmake)
+find_package(Threads REQUIRED)
+
+set(HCCL_PY_ENGINE_DIR ${CMAKE_CURRENT_LIST_DIR}/src)
+add_library(hccl_py_engine STATIC
+  ${HCCL_PY_ENGINE_DIR}/bells.cpp
+  ${HCCL_PY_ENGINE_DIR}/error.cpp
+  ${HCCL_PY_ENGINE_DIR}/executor.cpp
+  ${HCCL_PY_ENGINE_DIR}/failure.cpp
+  ${HCCL_PY_ENGINE_DIR}/group.cpp
+  ${HCCL_PY_ENGINE_DIR}/group_connect.cpp
+  ${HCCL_PY_ENGINE_DIR}/group_trouble.cpp
+  ${HCCL_PY_ENGINE_DIR}/introduction.cpp
+  ${HCCL_PY_ENGINE_DIR}/point_to_point.cpp
+  ${HCCL_PY_ENGINE_DIR}/program.cpp
+  ${HCCL_PY_ENGINE_DIR}/progress.cpp
+  ${HCCL_PY_ENGINE_DIR}/waiter.cpp
+  ${HCCL_PY_ENGINE_DIR}/wire.cpp
+  ${HCCL_PY_ENGINE_DIR}/transports/interfaces.cpp
+  ${HCCL_PY_ENGINE_DIR}/transports/loopback.cpp
+  ${HCCL_PY_ENGINE_DIR}/transports/poller.cpp
+  ${HCCL_PY_ENGINE_DIR}/transports/shm.cpp
+  ${HCCL_PY_ENGINE_DIR}/transports/socket.cpp
+  ${HCCL_PY_ENGINE_DIR}/transports/tcp.cpp
+  ${HCCL_PY_ENGINE_DIR}/transports/tcp_connection.cpp
+  ${HCCL_PY_ENGINE_DIR}/transports/tcp_mesh.cpp
+)
+target_compile_options(hccl_py_engine PRIVATE -O2 -Wall -Wextra)
+target_link_libraries(hccl_py_engine PUBLIC hccl_py_kernels Threads::Threads)
+set_target_properties(hccl_py_engine PROPERTIES
+  CXX_EXTENSIONS OFF
+  POSITION_INDEPENDENT_CODE ON
+  CXX_VISIBILITY_PRESET hidden
+  VISIBILITY_INLINES_HIDDEN ON
+)

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// The board of one host: memory that all its ranks share. Each rank has a line where it says which collective it has
+// entered (the contract check), two slots for small payloads, a doorbell, and there is one place for bad news.
+// Plain memory: over shm it lies in a memfd, over loopback on the heap.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "hccl_py/wire.hpp"
+
+namespace hccl_py {
+
+enum class Sleeping : std::uint32_t { awake = 0, on_futex = 1, on_socket = 2 };
+
+struct alignas(64) BoardRank {
+  // By parity of the sequence number. `sequence` is written last, with release. Two lines are enough: a rank writes
+  // sequence s+2 only after all have entered s+1, so after all have read s.
+  Fingerprint line[2];
+  alignas(64) std::atomic<std::uint32_t> sleeping;  // Sleeping
+  std::atomic<std::uint32_t> bell;                  // futex word
+  alignas(64) std::atomic<std::uint32_t> closed;    // 1 once the rank has left
+  std::uint32_t pid;
+  std::int32_t rank;
+  alignas(64) std::atomic<std::uint64_t> site_sequence;  // which collective `site` belongs to; 0: none
+  char site[248];                                        // where the rank called it, for DesyncError
+};
+
+// Bad news for everybody on this host; the first to write it wins.
+struct alignas(64) BadNews {
+  std::atomic<std::uint32_t> state;  // 0 none, 1 being written, 2 there
+  std::uint32_t kind;                // FailureKind
+  std::int32_t culprit;
+  std::int32_t reporter;
+  std::uint64_t sequence;
+  char text[232];
+};
+
+constexpr std::uint64_t kBoardMagic = 0x3164726f61426368;
+
+struct alignas(64) BoardHeader {
+  std::atomic<std::uint64_t> magic;  // kBoardMagic once the memory is ready
+  std::uint64_t nonce;
+  std::uint32_t num_ranks;
+  std::uint32_t slot_bytes;  // capacity of one payload slot
+  BadNews bad_news;
+};
+
+// A view of the board's memory by local index (the order of ranks on this host).
+class Board {
+ public:
+  Board() = default;
+  Board(std::byte* memory, std::uint32_t num_ranks, std::uint32_t slot_bytes)
+      : memory_(memory), num_ranks_(num_ranks), slot_bytes_(slot_bytes) {}
+
+  static std::size_t bytes(std::uint32_t num_ranks, std::uint32_t slot_bytes) {
+    return sizeof(BoardHeader) + num_ranks * (sizeof(BoardRank) + 2 * std::size_t{slot_bytes});
+  }
+
+  explicit operator bool() const { return memory_ != nullptr; }
+  BoardHeader& header() const { return *reinterpret_cast<BoardHeader*>(memory_); }
+  BoardRank& rank(std::uint32_t local) const {
+    return reinterpret_cast<BoardRank*>(memory_ + sizeof(BoardHeader))[local];
+  }
+  std::byte* slot(std::uint32_t local, std::uint64_t sequence) const {
+    return memory_ + sizeof(BoardHeader) + num_ranks_ * sizeof(BoardRank) +
+           (2 * std::size_t{local} + (sequence & 1)) * slot_bytes_;
+  }
+  std::uint32_t num_ranks() const { return num_ranks_; }
+  std::uint32_t slot_bytes() const { return slot_bytes_; }
+
+ private:
+  std::byte* memory_ = nullptr;
+  std::uint32_t num_ranks_ = 0;
+  std::uint32_t slot_bytes_ = 0;
+};
+
+}  // namespace hccl_py

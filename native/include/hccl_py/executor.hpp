@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs one program: moves its open steps on, segment by segment, as far as pipes and dependencies allow. Never blocks,
+// never allocates while running. One executor per loaded program; a group runs one collective at a time.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "hccl_py/call.hpp"
+#include "hccl_py/ports.hpp"
+#include "hccl_py/program.hpp"
+#include "hccl_py/reduce.hpp"
+
+namespace hccl_py {
+
+// Memory for SCRATCH, shared by the programs of a group; grows, never shrinks.
+using Scratch = std::vector<std::byte>;
+
+class Executor {
+ public:
+  enum class Outcome : std::uint8_t { moved, idle, done, failed };
+
+  // Throws PlanError if the program needs channels that `ports` lacks.
+  Executor(Program program, Ports& ports, Scratch& scratch, std::size_t segment_bytes, std::uint32_t communicator);
+
+  const Program& program() const { return program_; }
+  // Sets up a run. `mine` is the fingerprint of the call. May grow SCRATCH. False, with failure() set, if the counts
+  // of the call do not fit the program.
+  bool begin(const Call& call, const Fingerprint& mine);
+  // One pass over the open steps.
+  Outcome advance();
+  const Failure& failure() const { return failure_; }
+  // The peer that the first unfinished step waits for, or -1; and that step.
+  int waiting_for() const;
+  int waiting_step() const { return static_cast<int>(first_open_); }
+  // True once a byte of OUTPUT may have been written or a message sent.
+  bool touched() const { return touched_; }
+
+ private:
+  enum class Shape : std::uint8_t { move_local, make_local, make_peer };
+  struct RunOperand {
+    std::byte* memory = nullptr;   // local operands
+    SendPort* send = nullptr;      // peer targets
+    RecvPort* recv = nullptr;      // peer sources
+    std::uint32_t ordinal = 0;     // which message of its port
+    std::uint32_t head_left = 0;   // bytes of header still to go
+    std::uint64_t moved = 0;       // bytes of payload
+  };
+  struct RunStep {
+    std::uint64_t bytes = 0;
+    std::uint64_t made = 0;      // bytes folded or copied
+    std::uint64_t progress = 0;  // bytes with which the step is done altogether
+    std::span<RunOperand> sources, targets;
+    RunOperand* local_target = nullptr;
+    Shape shape = Shape::move_local;
+    bool complete = false;
+  };
+
+  using Head = std::array<std::byte, kFrameHeaderBytes + kFingerprintBytes>;
+  static constexpr std::uint64_t kUnknown = ~std::uint64_t{0};
+
+  void lay_out(std::vector<std::uint64_t>& starts, std::uint32_t blocks, std::uint64_t count,
+               const std::uint64_t* counts, std::size_t element) const;
+  bool place(const Operand& operand, const Call& call, RunOperand& run, std::uint64_t& bytes);
+  std::uint64_t limit(std::size_t i) const;
+  bool advance_step(std::size_t i);
+  std::span<const std::byte> encode_head(const RunOperand& target, std::uint64_t total, Head& head) const;
+  bool push(RunOperand& target, std::size_t step, const std::byte* memory, std::uint64_t upto, std::uint64_t total);
+  bool open(RunOperand& source, std::size_t step, std::uint64_t total);
+  bool make(RunStep& step, std::size_t i, std::uint64_t upto);
+  std::size_t fold_segment(RunStep& step, std::size_t want, std::byte* out);
+  bool check_header(const RunOperand& source, std::size_t step, std::uint64_t total, std::span<const std::byte> head);
+  void fail(FailureKind kind, int culprit, std::size_t step, std::string text);
+
+  Program program_;
+  Scratch& scratch_;
+  std::size_t segment_bytes_;
+  std::uint32_t communicator_;
+  Isa isa_;
+  Fingerprint mine_{};
+  Failure failure_;
+  bool in_place_ = false;
+  bool touched_ = false;
+  std::size_t element_ = 1;
+  FoldFn fold_ = nullptr;
+  double scale_ = 1;
+  std::size_t first_open_ = 0;
+  std::vector<std::uint64_t> input_starts_, output_starts_, scratch_starts_;
+  std::vector<RunOperand> operands_;
+  std::vector<RunStep> steps_;
+  std::vector<FoldSource> fold_sources_;
+  std::vector<SendPort*> used_send_;
+  std::vector<RecvPort*> used_recv_;
+};
+
+}  // namespace hccl_py

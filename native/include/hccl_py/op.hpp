@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// One piece of work given to a group: a collective, a send or a receive.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "hccl_py/call.hpp"
+
+namespace hccl_py {
+
+class Executor;
+
+struct Op {
+  enum class Kind : std::uint8_t { collective, send, recv };
+  enum class State : std::uint8_t { pending, done, failed };
+
+  Kind kind = Kind::collective;
+  std::atomic<State> state{State::pending};
+  std::int64_t deadline_ns = 0;
+  Failure failure;  // valid once failed
+
+  // collective
+  Call call;
+  Executor* executor = nullptr;
+  std::uint64_t sequence = 0;
+  std::vector<std::uint64_t> counts;  // what call.input_counts and output_counts point to, for calls that outlive the caller
+
+  // point to point
+  int peer = -1;  // receive: -1 takes any
+  std::uint64_t tag = 0;
+  std::byte* memory = nullptr;  // a send only reads it
+  std::uint64_t bytes = 0;
+  std::uint64_t moved = 0;
+  int source = -1;  // receive: who sent
+
+  bool pending() const { return state.load(std::memory_order_acquire) == State::pending; }
+  void finish() { state.store(State::done, std::memory_order_release); }
+  void fail(Failure why) {
+    failure = std::move(why);
+    state.store(State::failed, std::memory_order_release);
+  }
+};
+
+}  // namespace hccl_py

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a rank waits: it spins, then yields, then sleeps. With enough cores spinning is fastest; with more ranks than
+// cores it stops the one who is waited for, so yielding comes first; and where yields keep costing whole time slices
+// (CPU-bound strangers on our cores) sleeping at once is best.
+#pragma once
+
+#include <cstdint>
+
+namespace hccl_py {
+
+struct WaitPolicy {
+  std::uint32_t spins = 1000;
+  std::uint32_t yields = 32;
+
+  // The default for `ranks` ranks on this host and `cpus` usable processors.
+  static WaitPolicy choose(std::uint32_t ranks, std::uint32_t cpus) {
+    return ranks <= cpus ? WaitPolicy{1000, 32} : WaitPolicy{0, 32};
+  }
+};
+
+class Waiter {
+ public:
+  explicit Waiter(WaitPolicy policy) : policy_(policy) {}
+  // Something moved: begin anew.
+  void reset() { turns_ = 0; }
+  // Spins or yields once; false when it is time to sleep.
+  bool pause();
+
+ private:
+  WaitPolicy policy_;
+  std::uint32_t turns_ = 0;
+  std::uint32_t no_yields_for_ = 0;     // waits that go to sleep without yielding
+  std::int64_t yields_began_ns_ = 0;
+};
+
+}  // namespace hccl_py

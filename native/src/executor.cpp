@@ -1,0 +1,435 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hccl_py/executor.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "hccl_py/error.hpp"
+
+namespace hccl_py {
+namespace {
+
+template <class T>
+void note_once(std::vector<T*>& list, T& item) {
+  if (std::find(list.begin(), list.end(), &item) == list.end()) list.push_back(&item);
+}
+
+// The first message to or from another host carries the contract check.
+std::uint32_t head_bytes(bool remote, std::uint32_t ordinal) {
+  return static_cast<std::uint32_t>(kFrameHeaderBytes + (remote && ordinal == 0 ? kFingerprintBytes : 0));
+}
+
+}  // namespace
+
+Executor::Executor(Program program, Ports& ports, Scratch& scratch, std::size_t segment_bytes, std::uint32_t communicator)
+    : program_(std::move(program)), scratch_(scratch), segment_bytes_(segment_bytes), communicator_(communicator), isa_(best_isa()) {
+  const ProgramHeader& h = program_.header();
+  if (h.num_channels > ports.channels())
+    throw PlanError("plan uses " + std::to_string(h.num_channels) + " channels, this group has " + std::to_string(ports.channels()));
+  input_starts_.resize(std::size_t{h.input_blocks} * h.slots_per_block + 1);
+  output_starts_.resize(std::size_t{h.output_blocks} * h.slots_per_block + 1);
+  scratch_starts_.resize(std::size_t{h.num_scratch} + 1);
+  operands_.resize(h.num_operands);
+  steps_.resize(h.num_steps);
+  std::vector<std::uint32_t> sent(std::size_t{h.world} * ports.channels()), received(sent.size());
+  std::size_t widest = 1;
+  for (std::size_t i = 0; i < steps_.size(); ++i) {
+    const Step& step = program_.steps()[i];
+    RunStep& run = steps_[i];
+    run.sources = {operands_.data() + step.first, step.num_sources};
+    run.targets = {operands_.data() + step.first + step.num_sources, step.num_targets};
+    if (step.num_sources > 1 && !reduces(program_.collective()))
+      throw PlanError("plan folds in a collective that does not reduce");
+    widest = std::max<std::size_t>(widest, step.num_sources);
+    for (std::size_t k = 0; k < run.sources.size(); ++k) {
+      const Operand& o = program_.sources(step)[k];
+      if (o.where != Where::peer) continue;
+      run.sources[k].recv = &ports.recv(o.peer, o.channel);
+      run.sources[k].ordinal = received[std::size_t{o.peer} * ports.channels() + o.channel]++;
+      note_once(used_recv_, *run.sources[k].recv);
+    }
+    for (std::size_t k = 0; k < run.targets.size(); ++k) {
+      const Operand& o = program_.targets(step)[k];
+      if (o.where != Where::peer) {
+        run.local_target = &run.targets[k];
+        continue;
+      }
+      run.targets[k].send = &ports.send(o.peer, o.channel);
+      run.targets[k].ordinal = sent[std::size_t{o.peer} * ports.channels() + o.channel]++;
+      note_once(used_send_, *run.targets[k].send);
+    }
+    const bool moves_local = run.sources.size() == 1 && run.sources[0].recv == nullptr;
+    run.shape = moves_local ? Shape::move_local : run.local_target != nullptr ? Shape::make_local : Shape::make_peer;
+  }
+  fold_sources_.resize(widest);
+}
+
+void Executor::lay_out(std::vector<std::uint64_t>& starts, std::uint32_t blocks, std::uint64_t count,
+                       const std::uint64_t* counts, std::size_t element) const {
+  const std::uint32_t slots = program_.header().slots_per_block;
+  std::uint64_t at = 0;
+  for (std::uint32_t b = 0; b < blocks; ++b) {
+    const std::uint64_t n = counts != nullptr && blocks > 1 ? counts[b] : count;
+    for (std::uint32_t k = 0; k < slots; ++k)
+      starts[std::size_t{b} * slots + k] = (at + slot_begin(n, slots, k)) * element;
+    at += n;
+  }
+  starts[std::size_t{blocks} * slots] = at * element;
+}
+
+bool Executor::place(const Operand& operand, const Call& call, RunOperand& run, std::uint64_t& bytes) {
+  const std::vector<std::uint64_t>* starts = nullptr;
+  std::byte* base = nullptr;
+  switch (operand.where) {
+    case Where::input:
+      starts = &input_starts_;
+      base = const_cast<std::byte*>(call.input);  // the loader made sure that INPUT is never a target
+      break;
+    case Where::output:
+      starts = &output_starts_;
+      base = call.output;
+      break;
+    case Where::scratch:
+      starts = &scratch_starts_;
+      base = scratch_.data();
+      break;
+    case Where::peer: return true;
+  }
+  run.memory = base + (*starts)[operand.slot];
+  const std::uint64_t length = (*starts)[operand.slot + operand.span] - (*starts)[operand.slot];
+  if (bytes == kUnknown) bytes = length;
+  return bytes == length;
+}
+
+bool Executor::begin(const Call& call, const Fingerprint& mine) {
+  const ProgramHeader& h = program_.header();
+  mine_ = mine;
+  failure_ = {};
+  touched_ = false;
+  first_open_ = 0;
+  element_ = size_of(call.dtype);
+  fold_ = reduces(call.collective) ? fold_kernel(call.op, call.dtype, isa_) : nullptr;
+  scale_ = 1.0 / h.world;
+  lay_out(input_starts_, h.input_blocks, call.count, call.input_counts, element_);
+  lay_out(output_starts_, h.output_blocks, call.count, call.output_counts, element_);
+  std::uint64_t at = 0;
+  for (std::size_t i = 0; i < program_.scratch().size(); ++i) {
+    const ScratchSize& like = program_.scratch()[i];
+    const auto& starts = static_cast<Where>(like.where) == Where::input ? input_starts_ : output_starts_;
+    scratch_starts_[i] = at;
+    at += starts[like.slot + 1] - starts[like.slot];
+  }
+  scratch_starts_.back() = at;
+  if (scratch_.size() < at) scratch_.resize(at);
+  const std::uint64_t input_bytes = input_starts_.back(), output_bytes = output_starts_.back();
+  in_place_ = input_bytes != 0 && output_bytes != 0 && call.input < call.output + output_bytes &&
+              call.output < call.input + input_bytes;
+  for (SendPort* port : used_send_) port->turn = 0;
+  for (RecvPort* port : used_recv_) port->turn = 0;
+  for (std::size_t i = 0; i < steps_.size(); ++i) {
+    const Step& step = program_.steps()[i];
+    RunStep& run = steps_[i];
+    run.made = run.progress = 0;
+    run.complete = false;
+    std::uint64_t bytes = kUnknown;
+    for (std::size_t k = 0; k < run.sources.size(); ++k) {
+      RunOperand& o = run.sources[k];
+      o.moved = 0;
+      if (o.recv != nullptr) o.head_left = head_bytes(o.recv->remote, o.ordinal);
+      if (!place(program_.sources(step)[k], call, o, bytes)) bytes = kUnknown - 1;
+    }
+    for (std::size_t k = 0; k < run.targets.size(); ++k) {
+      RunOperand& o = run.targets[k];
+      o.moved = 0;
+      if (o.send != nullptr) o.head_left = head_bytes(o.send->remote, o.ordinal);
+      if (!place(program_.targets(step)[k], call, o, bytes)) bytes = kUnknown - 1;
+    }
+    if (bytes >= kUnknown - 1) {
+      fail(FailureKind::internal, -1, i, "the counts of this call do not fit the plan");
+      return false;
+    }
+    run.bytes = bytes;
+  }
+  return true;
+}
+
+// How far step i may go, by what it depends on.
+std::uint64_t Executor::limit(std::size_t i) const {
+  std::uint64_t upto = steps_[i].bytes;
+  for (const Dependency& d : program_.dependencies(i, in_place_)) {
+    const RunStep& earlier = steps_[d.step];
+    if (earlier.complete) continue;
+    if (!d.streamed) return kUnknown;
+    upto = std::min(upto, earlier.progress);
+  }
+  return upto;
+}
+
+Executor::Outcome Executor::advance() {
+  bool moved = false;
+  const std::size_t end = std::min(first_open_ + kWindow, steps_.size());
+  for (std::size_t i = first_open_; i < end; ++i) {
+    if (steps_[i].complete) continue;
+    moved |= advance_step(i);
+    if (failure_) return Outcome::failed;
+  }
+  for (; first_open_ < steps_.size() && steps_[first_open_].complete; ++first_open_) moved = true;
+  if (first_open_ < steps_.size()) return moved ? Outcome::moved : Outcome::idle;
+  for (SendPort* port : used_send_) {
+    if (port->pipe->flush()) continue;
+    if (port->pipe->state() != PipeState::open) {
+      fail(FailureKind::peer_lost, static_cast<int>(port->peer), steps_.size(), "the connection broke while sending");
+      return Outcome::failed;
+    }
+    return moved ? Outcome::moved : Outcome::idle;
+  }
+  return Outcome::done;
+}
+
+bool Executor::advance_step(std::size_t i) {
+  RunStep& step = steps_[i];
+  const std::uint64_t upto = limit(i);
+  if (upto == kUnknown) return false;
+  bool moved = false;
+  const std::byte* from = nullptr;  // where the peers' bytes come from, if not straight from a fold
+  std::uint64_t ready = 0;          // how many of them are there
+  switch (step.shape) {
+    case Shape::move_local: {
+      from = step.sources[0].memory;
+      ready = upto;
+      if (step.local_target == nullptr || step.local_target->memory == from) {
+        moved = step.made < upto;
+        step.made = upto;
+      } else if (step.made < upto) {
+        const std::uint64_t n = std::min<std::uint64_t>(upto - step.made, segment_bytes_);
+        copy_bytes(step.local_target->memory + step.made, from + step.made, n);
+        step.made += n;
+        moved = touched_ = true;
+      }
+      break;
+    }
+    case Shape::make_local:
+    case Shape::make_peer:
+      moved = make(step, i, upto);
+      if (failure_) return false;
+      if (step.shape == Shape::make_local) {
+        from = step.local_target->memory;
+        ready = step.made;
+      }
+      break;
+  }
+  std::uint64_t progress = step.made;
+  bool complete = step.made == step.bytes;
+  for (const RunOperand& source : step.sources) complete &= source.head_left == 0;
+  for (RunOperand& target : step.targets) {
+    if (target.send == nullptr) continue;
+    if (step.shape != Shape::make_peer) {
+      moved |= push(target, i, from, ready, step.bytes);
+      if (failure_) return false;
+    }
+    progress = std::min(progress, target.moved);
+    complete &= target.moved == step.bytes && target.head_left == 0;
+  }
+  step.progress = progress;
+  step.complete = complete;
+  return moved;
+}
+
+// What is left to send of a message's header, written into `head`.
+std::span<const std::byte> Executor::encode_head(const RunOperand& target, std::uint64_t total, Head& head) const {
+  if (target.head_left == 0) return {};
+  const SendPort& port = *target.send;
+  const std::uint32_t size = head_bytes(port.remote, target.ordinal);
+  FrameHeader header;
+  header.kind = FrameKind::collective;
+  header.flags = size > kFrameHeaderBytes ? kFrameHasFingerprint : 0;
+  header.communicator = communicator_;
+  header.sequence_or_tag = mine_.sequence;
+  header.plan_digest = mine_.plan_digest;
+  header.channel = port.channel;
+  header.step = target.ordinal;
+  header.length = total;
+  encode(header, std::span<std::byte, kFrameHeaderBytes>(head.data(), kFrameHeaderBytes));
+  if (size > kFrameHeaderBytes)
+    encode(mine_, std::span<std::byte, kFingerprintBytes>(head.data() + kFrameHeaderBytes, kFingerprintBytes));
+  return std::span<const std::byte>(head.data(), size).last(target.head_left);
+}
+
+// Sends header and payload of one message as far as `upto` and the pipe allow.
+bool Executor::push(RunOperand& target, std::size_t step, const std::byte* memory, std::uint64_t upto, std::uint64_t total) {
+  SendPort& port = *target.send;
+  if (port.turn != target.ordinal) return false;
+  if (target.moved == upto && (target.head_left == 0 || total != 0)) return false;
+  Head head;
+  const std::span<const std::byte> head_rest = encode_head(target, total, head);
+  const std::uint64_t want = std::min<std::uint64_t>(upto - target.moved, segment_bytes_);
+  const std::size_t taken = port.pipe->write(head_rest, {memory + target.moved, want}, target.moved + want < total);
+  if (taken == 0) {
+    if (port.pipe->state() != PipeState::open)
+      fail(FailureKind::peer_lost, static_cast<int>(port.peer), step, "the connection broke while sending");
+    return false;
+  }
+  const std::uint32_t of_head = static_cast<std::uint32_t>(std::min<std::size_t>(taken, target.head_left));
+  target.head_left -= of_head;
+  target.moved += taken - of_head;
+  touched_ = true;
+  if (target.head_left == 0 && target.moved == total) ++port.turn;
+  return true;
+}
+
+// Takes the header of one message; true once that is done and it is this message's turn.
+bool Executor::open(RunOperand& source, std::size_t step, std::uint64_t total) {
+  RecvPort& port = *source.recv;
+  if (source.head_left == 0) return true;
+  if (port.turn != source.ordinal) return false;
+  const std::span<const std::byte> head = port.pipe->peek(source.head_left, kFrameHeaderBytes);
+  if (head.empty()) {
+    if (port.pipe->state() != PipeState::open)
+      fail(FailureKind::peer_lost, static_cast<int>(port.peer), step, "the connection was closed");
+    return false;
+  }
+  if (head.size() < source.head_left) {  // a header alone can already tell that this is another message
+    FrameHeader header;
+    if (decode(head.first<kFrameHeaderBytes>(), header) == WireFault::none && (header.flags & kFrameHasFingerprint) != 0) return false;
+  }
+  if (!check_header(source, step, total, head)) return false;
+  port.pipe->consume(source.head_left);
+  source.head_left = 0;
+  if (total == 0) ++port.turn;
+  return true;
+}
+
+bool Executor::check_header(const RunOperand& source, std::size_t step, std::uint64_t total, std::span<const std::byte> head) {
+  const int peer = static_cast<int>(source.recv->peer);
+  FrameHeader header;
+  const WireFault fault = decode(head.first<kFrameHeaderBytes>(), header);
+  if (fault != WireFault::none) {
+    fail(FailureKind::transport, peer, step, std::string("received bytes that are no frame: ") + describe(fault));
+    return false;
+  }
+  Fingerprint theirs;
+  theirs.sequence = header.sequence_or_tag;
+  theirs.plan_digest = header.plan_digest;
+  bool same = true;
+  if ((header.flags & kFrameHasFingerprint) != 0 && head.size() >= kFrameHeaderBytes + kFingerprintBytes) {
+    decode(head.subspan<kFrameHeaderBytes, kFingerprintBytes>(), theirs);
+    same = same_contract(mine_, theirs);
+  }
+  same = same && header.kind == FrameKind::collective && header.communicator == communicator_ && header.sequence_or_tag == mine_.sequence &&
+         header.plan_digest == mine_.plan_digest && header.step == source.ordinal && header.length == total &&
+         ((header.flags & kFrameHasFingerprint) != 0) == (source.head_left > kFrameHeaderBytes);
+  if (same) return true;
+  fail(FailureKind::desync, peer, step, header.length != total && same_contract(mine_, theirs)
+           ? "expected a message of " + std::to_string(total) + " bytes, received one of " + std::to_string(header.length)
+           : std::string());
+  failure_.theirs = theirs;
+  return false;
+}
+
+// Folds or receives the next segment of a step.
+bool Executor::make(RunStep& step, std::size_t i, std::uint64_t upto) {
+  bool ready = true;
+  for (RunOperand& source : step.sources) {
+    if (source.recv == nullptr) continue;
+    ready &= open(source, i, step.bytes);
+    if (failure_) return false;
+  }
+  if (!ready) return false;
+  const std::size_t want = std::min<std::uint64_t>(upto - step.made, segment_bytes_);
+  if (step.shape == Shape::make_peer) {
+    RunOperand& target = step.targets[0];
+    if (target.send->turn != target.ordinal || (want == 0 && step.bytes != 0)) return false;
+    if (target.head_left != 0) {  // the header goes first; of an empty message it is all there is
+      Head head;
+      const std::size_t taken = target.send->pipe->write(encode_head(target, step.bytes, head), {}, true);
+      target.head_left -= static_cast<std::uint32_t>(taken);
+      touched_ |= taken != 0;
+      if (target.head_left != 0) return taken != 0;
+      if (step.bytes == 0) ++target.send->turn;
+    }
+    if (want == 0) return true;
+    const std::span<std::byte> room = target.send->pipe->reserve(want);
+    const std::size_t n = room.empty() ? 0 : fold_segment(step, std::min(want, room.size()), room.data());
+    if (n == 0) {
+      if (room.empty() && target.send->pipe->state() != PipeState::open)
+        fail(FailureKind::peer_lost, static_cast<int>(target.send->peer), i, "the connection broke while sending");
+      return false;
+    }
+    target.send->pipe->commit(n);
+    target.moved += n;
+    step.made += n;
+    if (target.moved == step.bytes) ++target.send->turn;
+    return true;
+  }
+  if (want == 0) return false;
+  std::byte* out = step.local_target->memory + step.made;
+  if (step.sources.size() == 1) {  // a plain receive, straight to where it belongs
+    RunOperand& source = step.sources[0];
+    const std::size_t n = source.recv->pipe->read({out, want});
+    if (n == 0 && source.recv->pipe->state() != PipeState::open)
+      fail(FailureKind::peer_lost, static_cast<int>(source.recv->peer), i, "the connection was closed");
+    if (n == 0) return false;
+    touched_ = true;
+    source.moved += n;
+    step.made += n;
+    if (source.moved == step.bytes) ++source.recv->turn;
+    return true;
+  }
+  const std::size_t n = fold_segment(step, want, out);
+  step.made += n;
+  touched_ |= n != 0;
+  return n != 0;
+}
+
+// Folds as many whole elements as all sources have, at most `want` bytes; takes them from their pipes.
+std::size_t Executor::fold_segment(RunStep& step, std::size_t want, std::byte* out) {
+  const std::span<const Operand> plan = program_.sources(program_.steps()[static_cast<std::size_t>(&step - steps_.data())]);
+  std::size_t n = want;
+  for (std::size_t k = 0; k < step.sources.size(); ++k) {
+    RunOperand& source = step.sources[k];
+    fold_sources_[k].raw = plan[k].raw != 0;
+    if (source.recv == nullptr) {
+      fold_sources_[k].data = source.memory + step.made;
+      continue;
+    }
+    const std::span<const std::byte> in = source.recv->pipe->peek(want, std::min(want, element_));
+    if (in.empty() && source.recv->pipe->state() != PipeState::open) {
+      fail(FailureKind::peer_lost, static_cast<int>(source.recv->peer), static_cast<std::size_t>(&step - steps_.data()),
+           "the connection was closed");
+      return 0;
+    }
+    n = std::min(n, in.size());
+    fold_sources_[k].data = in.data();
+  }
+  n -= n % element_;
+  if (n == 0) return 0;
+  fold_(out, fold_sources_.data(), step.sources.size(), n / element_, scale_);
+  for (RunOperand& source : step.sources) {
+    if (source.recv == nullptr) continue;
+    source.recv->pipe->consume(n);
+    source.moved += n;
+    if (source.moved == step.bytes) ++source.recv->turn;
+  }
+  return n;
+}
+
+int Executor::waiting_for() const {
+  if (first_open_ >= steps_.size()) return -1;
+  const RunStep& step = steps_[first_open_];
+  for (const RunOperand& source : step.sources)
+    if (source.recv != nullptr && source.moved < step.bytes) return static_cast<int>(source.recv->peer);
+  for (const RunOperand& target : step.targets)
+    if (target.send != nullptr && target.moved < step.bytes) return static_cast<int>(target.send->peer);
+  return -1;
+}
+
+void Executor::fail(FailureKind kind, int culprit, std::size_t step, std::string text) {
+  failure_.kind = kind;
+  failure_.culprit = culprit;
+  failure_.step = static_cast<int>(step);
+  failure_.sequence = mine_.sequence;
+  failure_.text = std::move(text);
+}
+
+}  // namespace hccl_py

@@ -1,0 +1,408 @@
+// SPDX-License-Identifier: Apache-2.0
+// Group: how its work is checked, driven and finished. group_connect.cpp has the connecting, group_trouble.cpp what
+// happens when something goes wrong.
+#include "hccl_py/group.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <numeric>
+
+#include "hccl_py/error.hpp"
+#include "hccl_py/progress.hpp"
+
+namespace hccl_py {
+namespace {
+
+using Sequence = std::atomic_ref<std::uint64_t>;
+
+constexpr std::int64_t kLongestSleep_ns = 100'000'000;
+
+std::uint64_t elements(std::uint32_t blocks, std::uint64_t count, const std::uint64_t* counts) {
+  if (counts == nullptr || blocks <= 1) return blocks * count;
+  return std::accumulate(counts, counts + blocks, std::uint64_t{0});
+}
+
+std::uint64_t elements_before(std::uint32_t block, std::uint64_t count, const std::uint64_t* counts) {
+  return counts == nullptr ? block * count : std::accumulate(counts, counts + block, std::uint64_t{0});
+}
+
+// The largest INPUT of any rank, in bytes: a scatter's root has one block per rank, the others none.
+std::uint64_t largest_payload(const ProgramHeader& h, const Call& call) {
+  const std::uint32_t blocks = call.collective == Collective::scatter ? h.world : std::max(h.input_blocks, 1u);
+  return blocks * call.count * size_of(call.dtype);
+}
+
+}  // namespace
+
+std::uint32_t Group::load_program(std::span<const std::byte> bytes) {
+  Program program = Program::load(bytes);
+  const ProgramHeader& h = program.header();
+  if (h.world != world_ || h.rank != rank_)
+    throw PlanError("program is for rank " + std::to_string(h.rank) + " of " + std::to_string(h.world) + ", this is rank " +
+                    std::to_string(rank_) + " of " + std::to_string(world_));
+  executors_.push_back(std::make_unique<Executor>(std::move(program), *ports_, scratch_, options_.segment_bytes, communicator_));
+  return static_cast<std::uint32_t>(executors_.size() - 1);
+}
+
+void Group::set_table(Collective collective, std::uint32_t root, bool uneven, std::vector<std::uint64_t> upto_bytes,
+                      const std::vector<std::uint32_t>& programs) {
+  if (upto_bytes.empty() || upto_bytes.size() != programs.size() || !std::is_sorted(upto_bytes.begin(), upto_bytes.end()))
+    throw PlanError("a plan table needs ascending sizes, one program each");
+  Table table;
+  table.upto_bytes = std::move(upto_bytes);
+  for (std::uint32_t i : programs) {
+    if (i >= executors_.size()) throw PlanError("a plan table names a program that was not loaded");
+    if (executors_[i]->program().collective() != collective) throw PlanError("a plan table mixes collectives");
+    table.executors.push_back(executors_[i].get());
+  }
+  tables_[{collective, root, uneven}] = std::move(table);
+}
+
+bool Group::prepare(Op& op) const {
+  if (closed_.load()) throw BrokenGroupError("this group was closed");
+  if (broken_.load()) throw BrokenGroupError("this group is broken since an earlier error: " + describe_broken());
+  if (op.kind != Op::Kind::collective) {
+    const bool any = op.kind == Op::Kind::recv && op.peer == -1;
+    if (!any && (op.peer < 0 || static_cast<std::uint32_t>(op.peer) >= world_))
+      throw ConfigError("rank " + std::to_string(op.peer) + " is outside a world of " + std::to_string(world_));
+    return true;
+  }
+  const Call& call = op.call;
+  if (call.root >= world_) throw ConfigError("root " + std::to_string(call.root) + " is outside a world of " + std::to_string(world_));
+  if (reduces(call.collective) && !allowed(call.op, call.dtype))
+    throw ConfigError(std::string(name_of(call.op)) + " is not defined on " + name_of(call.dtype));
+  const auto it = tables_.find({call.collective, call.root, call.uneven()});
+  if (it == tables_.end()) return false;
+  const Table& table = it->second;
+  const std::uint64_t bytes = call.count * size_of(call.dtype);
+  std::size_t i = 0;
+  while (i + 1 < table.upto_bytes.size() && bytes > table.upto_bytes[i]) ++i;
+  op.executor = table.executors[i];
+  check_buffers(call, op.executor->program().header());
+  return true;
+}
+
+// INPUT and OUTPUT are apart, or in place as the collective has it; anything between would destroy data.
+void Group::check_buffers(const Call& call, const ProgramHeader& h) const {
+  const std::size_t element = size_of(call.dtype);
+  const std::uint64_t input_bytes = elements(h.input_blocks, call.count, call.input_counts) * element;
+  const std::uint64_t output_bytes = elements(h.output_blocks, call.count, call.output_counts) * element;
+  if ((input_bytes != 0 && call.input == nullptr) || (output_bytes != 0 && call.output == nullptr))
+    throw ConfigError(std::string(name_of(call.collective)) + ": a buffer is missing");
+  if (input_bytes == 0 || output_bytes == 0) return;
+  if (call.input >= call.output + output_bytes || call.output >= call.input + input_bytes) return;
+  const std::byte* input_wanted = call.output;
+  switch (call.collective) {
+    case Collective::all_gather: input_wanted += elements_before(rank_, call.count, call.output_counts) * element; break;
+    case Collective::gather: input_wanted += elements_before(call.root, call.count, call.output_counts) * element; break;
+    case Collective::reduce_scatter: input_wanted -= elements_before(rank_, call.count, call.input_counts) * element; break;
+    case Collective::scatter: input_wanted -= elements_before(call.root, call.count, call.input_counts) * element; break;
+    case Collective::all_reduce:
+    case Collective::reduce:
+    case Collective::broadcast:
+    case Collective::all_to_all:
+    case Collective::barrier: break;
+  }
+  if (call.input != input_wanted)
+    throw ConfigError(std::string(name_of(call.collective)) +
+                      ": input and output overlap, but not as an in-place call does; pass separate buffers");
+}
+
+std::int64_t Group::deadline(double timeout_s) const {
+  const double limit = 1e9;  // 30 years: more would overflow
+  return monotonic_ns() + static_cast<std::int64_t>(std::min(timeout_s, limit) * 1e9);
+}
+
+bool Group::run_now(Op& op) {
+  op.deadline_ns = deadline(options_.timeout_s);
+  if (!try_token()) return false;
+  take_in();
+  const bool free = current_ == nullptr && collectives_.empty() && !broken_.load(std::memory_order_relaxed);
+  if (free) {
+    begin(op);
+    drive_until(op);
+  }
+  release_token();
+  return free;
+}
+
+void Group::submit(std::shared_ptr<Op> op) {
+  pending_.fetch_add(1, std::memory_order_seq_cst);
+  const std::lock_guard lock(inbox_mutex_);
+  inbox_.push_back(std::move(op));
+  inbox_size_.fetch_add(1, std::memory_order_release);
+}
+
+void Group::start(std::shared_ptr<Op> op) {
+  op->deadline_ns = deadline(options_.timeout_s);
+  submit(std::move(op));
+  if (try_token()) {  // get it going at once: a small one may be over before anybody waits
+    while (drive()) {
+    }
+    release_token();
+    return;
+  }
+  bells_->ring(my_local_);  // the driver may be asleep
+  notify_progress();
+}
+
+void Group::notify_progress() {
+  {
+    const std::lock_guard lock(inbox_mutex_);
+    if (!progress_) progress_ = Progress::shared();
+  }
+  progress_->notify(shared_from_this());
+}
+
+bool Group::wait(Op& op, double timeout_s) {
+  const std::int64_t until = timeout_s < 0 ? INT64_MAX : deadline(timeout_s);
+  while (op.pending()) {
+    const std::int64_t left = until - monotonic_ns();
+    if (left <= 0) return false;
+    if (timeout_s < 0 && try_token()) {
+      drive_until(op);
+      release_token();
+      continue;
+    }
+    if (timeout_s >= 0) notify_progress();
+    waiters_.fetch_add(1, std::memory_order_seq_cst);
+    const std::uint32_t seen = events_.load(std::memory_order_seq_cst);
+    if (op.pending() && (timeout_s >= 0 || token_.load(std::memory_order_seq_cst) != 0))
+      futex_wait(events_, seen, std::min(left, kLongestSleep_ns));
+    waiters_.fetch_sub(1, std::memory_order_relaxed);
+  }
+  return true;
+}
+
+void Group::wake_waiters() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (waiters_.load(std::memory_order_relaxed) == 0) return;
+  events_.fetch_add(1, std::memory_order_seq_cst);
+  futex_wake(events_);
+}
+
+void Group::release_token_quietly() {
+  token_.store(0, std::memory_order_release);
+  wake_waiters();
+}
+
+void Group::release_token() {
+  release_token_quietly();
+  if (has_work()) notify_progress();
+}
+
+// Drives until `op` is over. Holds the token.
+void Group::drive_until(Op& op) {
+  waiter_.reset();
+  while (op.pending()) {
+    if (drive()) {
+      waiter_.reset();
+      continue;
+    }
+    if (waiter_.pause()) continue;
+    check_health();
+    if (op.pending() && options_.interrupted != nullptr && monotonic_ns() >= next_interrupt_ns_) {
+      next_interrupt_ns_ = monotonic_ns() + kLongestSleep_ns;
+      if (options_.interrupted()) break_down(interrupt_failure());
+    }
+    if (op.pending()) sleep(std::min(kLongestSleep_ns, op.deadline_ns - monotonic_ns()));
+  }
+}
+
+void Group::sleep(std::int64_t most_ns) {
+  if (most_ns <= 0) return;
+  const std::atomic<std::uint32_t>& bell = board_.rank(my_local_).bell;
+  const std::uint32_t seen = bell.load(std::memory_order_seq_cst);
+  if (!prepare_sleep(remote_ ? Sleeping::on_socket : Sleeping::on_futex)) {
+    if (remote_)
+      poll_wires(most_ns);
+    else
+      futex_wait(bell, seen, most_ns);
+  }
+  end_sleep();
+}
+
+// Says on the board that this rank sleeps, then looks once more; true if something moved: do not sleep then.
+bool Group::prepare_sleep(Sleeping how) {
+  board_.rank(my_local_).sleeping.store(static_cast<std::uint32_t>(how), std::memory_order_seq_cst);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  return drive();
+}
+
+void Group::end_sleep() {
+  board_.rank(my_local_).sleeping.store(0, std::memory_order_relaxed);
+  if (remote_) poll_wires(0);
+}
+
+void Group::poll_wires(std::int64_t most_ns) {
+  poller_.poll(std::chrono::nanoseconds(most_ns));
+  if (!bell_readiness_.readable) return;
+  bell_.drain();
+  bell_readiness_.readable = false;
+}
+
+// Takes over what other threads submitted.
+void Group::take_in() {
+  if (inbox_size_.load(std::memory_order_acquire) == 0) return;
+  const std::lock_guard lock(inbox_mutex_);
+  for (std::shared_ptr<Op>& op : inbox_) {
+    if (broken_.load(std::memory_order_relaxed)) {
+      op->fail(broken_failure());
+      pending_.fetch_sub(1, std::memory_order_relaxed);
+    } else if (op->kind == Op::Kind::collective) {
+      collectives_.push_back(std::move(op));
+    } else {
+      p2p_->post(*op);
+      messages_.push_back(std::move(op));
+    }
+  }
+  inbox_.clear();
+  inbox_size_.store(0, std::memory_order_relaxed);
+}
+
+// Moves everything on once. Holds the token.
+bool Group::drive() {
+  take_in();
+  bool moved = drive_collective();
+  if (!moved || p2p_->busy()) {
+    moved |= p2p_->progress();
+    if (!messages_.empty()) {
+      const std::size_t over = std::erase_if(messages_, [](const std::shared_ptr<Op>& op) { return !op->pending(); });
+      if (over != 0) {
+        pending_.fetch_sub(static_cast<std::uint32_t>(over), std::memory_order_release);
+        wake_waiters();
+      }
+    }
+    if (p2p_->bad_news() && !broken_.load(std::memory_order_relaxed)) break_down(p2p_->bad_news());
+    if (!moved && remote_) poll_wires(0);
+  }
+  return moved;
+}
+
+bool Group::drive_collective() {
+  if (current_ == nullptr) {
+    if (collectives_.empty()) return false;
+    begin(*collectives_.front());
+  }
+  if (phase_ == Phase::arriving) {
+    if (!arrive()) return false;
+    if (current_ == nullptr) return true;  // it failed the contract check
+    if (slots_) {
+      run_slots();
+      finish_current();
+      return true;
+    }
+    if (!current_->executor->begin(current_->call, mine_)) {
+      fail_current(current_->executor->failure());
+      return true;
+    }
+    phase_ = Phase::running;
+  }
+  switch (current_->executor->advance()) {
+    case Executor::Outcome::moved: return true;
+    case Executor::Outcome::idle: return false;
+    case Executor::Outcome::done: finish_current(); return true;
+    case Executor::Outcome::failed: fail_current(current_->executor->failure()); return true;
+  }
+  return false;
+}
+
+// Enters a collective: says so on the board, with the payload if that goes by the slots.
+void Group::begin(Op& op) {
+  current_ = &op;
+  phase_ = Phase::arriving;
+  arrived_ = 0;
+  op.sequence = next_sequence_++;
+  const Call& call = op.call;
+  const ProgramHeader& h = op.executor->program().header();
+  mine_ = {};
+  mine_.sequence = op.sequence;
+  mine_.collective = static_cast<std::uint8_t>(call.collective);
+  mine_.op = reduces(call.collective) ? static_cast<std::uint8_t>(call.op) : 0;
+  mine_.dtype = static_cast<std::uint8_t>(call.dtype);
+  mine_.flags = call.uneven() ? 1 : 0;
+  mine_.root = call.root;
+  mine_.count = call.count;
+  mine_.plan_digest = h.digest;
+  const std::uint64_t payload = std::uint64_t{h.input_blocks} * call.count * size_of(call.dtype);
+  slots_ = op.executor->program().one_round() && !remote_ && !call.uneven() && largest_payload(h, call) <= board_.slot_bytes();
+  if (slots_ && payload != 0) std::memcpy(board_.slot(my_local_, op.sequence), call.input, payload);
+  Fingerprint& line = board_.rank(my_local_).line[op.sequence & 1];
+  std::memcpy(reinterpret_cast<std::byte*>(&line) + sizeof line.sequence,
+              reinterpret_cast<const std::byte*>(&mine_) + sizeof mine_.sequence, sizeof line - sizeof line.sequence);
+  Sequence(line.sequence).store(op.sequence, std::memory_order_release);
+  for (std::uint32_t i = 0; i < board_.num_ranks(); ++i)
+    if (i != my_local_) bells_->ring(i);
+}
+
+// True once all ranks of this host have entered the collective, or it has failed. Nothing of the user's was written yet.
+bool Group::arrive() {
+  for (; arrived_ < board_.num_ranks(); ++arrived_) {
+    if (arrived_ == my_local_) continue;
+    Fingerprint& line = board_.rank(arrived_).line[mine_.sequence & 1];
+    if (Sequence(line.sequence).load(std::memory_order_acquire) != mine_.sequence) return false;
+    if (same_contract(mine_, line)) continue;
+    Failure why;
+    why.kind = FailureKind::desync;
+    why.culprit = static_cast<int>(local_ranks_[arrived_]);
+    why.sequence = mine_.sequence;
+    why.theirs = line;
+    fail_current(std::move(why));
+    return true;
+  }
+  return true;
+}
+
+// Runs a one-round plan on the payloads in the slots: each source is our own memory or a peer's INPUT.
+void Group::run_slots() {
+  const Call& call = current_->call;
+  const Program& program = current_->executor->program();
+  const ProgramHeader& h = program.header();
+  const std::size_t element = size_of(call.dtype);
+  const std::uint32_t slots = h.slots_per_block;
+  const auto offset = [&](std::uint32_t slot) {
+    return (slot / slots * call.count + slot_begin(call.count, slots, slot % slots)) * element;
+  };
+  const FoldFn fold = reduces(call.collective) ? fold_kernel(call.op, call.dtype, best_isa()) : nullptr;
+  for (const Step& step : program.steps()) {
+    const auto targets = program.targets(step);
+    const auto target = std::find_if(targets.begin(), targets.end(), [](const Operand& o) { return o.where == Where::output; });
+    if (target == targets.end()) continue;  // a send: the payload is in the slot already
+    std::byte* out = call.output + offset(target->slot);
+    const std::size_t bytes = offset(target->slot + target->span) - offset(target->slot);
+    const auto sources = program.sources(step);
+    for (std::size_t k = 0; k < sources.size(); ++k) {
+      const Operand& o = sources[k];
+      const std::byte* base = o.where == Where::input    ? call.input
+                              : o.where == Where::output ? call.output
+                                                         : board_.slot(static_cast<std::uint32_t>(local_index_[o.peer]), mine_.sequence);
+      fold_sources_[k] = {base + offset(o.slot), o.raw != 0};
+    }
+    if (sources.size() > 1)
+      fold(out, fold_sources_.data(), sources.size(), bytes / element, 1.0 / world_);
+    else if (fold_sources_[0].data != out && bytes != 0)
+      std::memcpy(out, fold_sources_[0].data, bytes);
+  }
+}
+
+// The op is over: it leaves the queue. Its memory may be gone right after its state has changed.
+void Group::retire_current() {
+  if (!collectives_.empty() && collectives_.front().get() == current_) {
+    collectives_.pop_front();
+    pending_.fetch_sub(1, std::memory_order_release);
+  }
+  current_ = nullptr;
+  phase_ = Phase::idle;
+}
+
+void Group::finish_current() {
+  Op& op = *current_;
+  const std::shared_ptr<Op> keep = collectives_.empty() ? nullptr : collectives_.front();
+  retire_current();
+  op.finish();
+  wake_waiters();
+}
+
+}  // namespace hccl_py

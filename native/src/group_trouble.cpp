@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+// Group: what happens when a rank is late, lost, wrong or leaves.
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <thread>
+
+#include "hccl_py/error.hpp"
+#include "hccl_py/group.hpp"
+#include "hccl_py/progress.hpp"
+
+namespace hccl_py {
+namespace {
+
+using Sequence = std::atomic_ref<std::uint64_t>;
+
+constexpr std::int64_t kLiveness_ns = 100'000'000;
+
+}  // namespace
+
+// Looks for bad news. Called before each sleep, so at least ten times a second while anything waits.
+void Group::check_health() {
+  if (broken_.load(std::memory_order_relaxed)) return;
+  if (abort_asked_.load(std::memory_order_acquire)) {
+    break_down(abort_failure());
+    return;
+  }
+  if (Failure news = from_board()) {
+    break_down(std::move(news));
+    return;
+  }
+  const std::int64_t now = monotonic_ns();
+  const Op* late = current_ != nullptr && current_->deadline_ns <= now ? current_ : nullptr;
+  for (const std::shared_ptr<Op>& op : messages_)
+    if (op->pending() && op->deadline_ns <= now) late = op.get();
+  if (late != nullptr) {
+    break_down(timeout_failure(*late));
+    return;
+  }
+  if (now < next_liveness_ns_) return;
+  next_liveness_ns_ = now + kLiveness_ns;
+  if (Failure lost = lost_peer()) break_down(std::move(lost));
+}
+
+// A rank of this host that is gone and for which the current work waits.
+Failure Group::lost_peer() const {
+  if (!shm_ && !hub_) return {};
+  for (std::uint32_t i = 0; i < board_.num_ranks(); ++i) {
+    if (i == my_local_) continue;
+    BoardRank& peer = board_.rank(i);
+    const bool left = peer.closed.load(std::memory_order_acquire) != 0;
+    if (!left && (!shm_ || shm_->alive(i))) continue;
+    const int rank = static_cast<int>(local_ranks_[i]);
+    // It may have done its part before it left: then what it sent is still there.
+    bool needed = false;
+    if (current_ != nullptr)
+      needed = phase_ == Phase::arriving ? Sequence(peer.line[mine_.sequence & 1].sequence).load(std::memory_order_acquire) != mine_.sequence
+                                         : current_->executor->waiting_for() == rank;
+    for (const std::shared_ptr<Op>& op : messages_) needed |= op->pending() && op->peer == rank;
+    if (!needed) continue;
+    Failure why;
+    why.kind = FailureKind::peer_lost;
+    why.culprit = rank;
+    why.sequence = current_ != nullptr ? mine_.sequence : 0;
+    why.text = "rank " + std::to_string(rank) + " (pid " + std::to_string(peer.pid) + ") " + (left ? "has left the group" : "died");
+    return why;
+  }
+  return {};
+}
+
+Failure Group::timeout_failure(const Op& op) const {
+  Failure why;
+  why.kind = FailureKind::timeout;
+  why.waited_s = options_.timeout_s;
+  if (op.kind != Op::Kind::collective) {
+    why.culprit = op.peer;
+    why.text = std::string(op.kind == Op::Kind::send ? "send to" : "receive from") + (op.peer < 0 ? " any rank" : " rank " + std::to_string(op.peer)) +
+               " with tag " + std::to_string(op.tag) + " was not matched";
+    return why;
+  }
+  why.sequence = op.sequence;
+  const std::string what = std::string(name_of(op.call.collective)) + " #" + std::to_string(op.sequence);
+  if (&op != current_ || phase_ != Phase::arriving) {
+    why.culprit = &op == current_ ? op.executor->waiting_for() : -1;
+    why.step = &op == current_ ? op.executor->waiting_step() : -1;
+    why.text = what + " did not finish" + (why.culprit >= 0 ? ": waiting for rank " + std::to_string(why.culprit) : "");
+    return why;
+  }
+  for (std::uint32_t i = 0; i < board_.num_ranks(); ++i) {
+    BoardRank& peer = board_.rank(i);
+    const std::uint64_t last = std::max(Sequence(peer.line[0].sequence).load(std::memory_order_acquire),
+                                        Sequence(peer.line[1].sequence).load(std::memory_order_acquire));
+    if (i == my_local_ || last >= mine_.sequence) continue;
+    if (why.culprit < 0) why.culprit = static_cast<int>(local_ranks_[i]);
+    why.text += (why.text.empty() ? "" : "; ") + ("rank " + std::to_string(local_ranks_[i])) + " (pid " + std::to_string(peer.pid) +
+                ") has not entered " + what + ", its last was #" + std::to_string(last);
+  }
+  return why;
+}
+
+Failure Group::from_board() const {
+  const BadNews& news = board_.header().bad_news;
+  if (news.state.load(std::memory_order_acquire) != 2) return {};
+  Failure why;
+  why.kind = static_cast<FailureKind>(news.kind);
+  why.culprit = news.culprit;
+  why.sequence = news.sequence;
+  why.text = news.text;
+  return why;
+}
+
+// Tells the others: the ranks of this host by the board, those of other hosts by a frame.
+void Group::spread(const Failure& why) {
+  BadNews& news = board_.header().bad_news;
+  std::uint32_t none = 0;
+  if (news.state.compare_exchange_strong(none, 1)) {
+    news.kind = static_cast<std::uint32_t>(why.kind);
+    news.culprit = why.culprit;
+    news.reporter = static_cast<std::int32_t>(rank_);
+    news.sequence = why.sequence;
+    std::snprintf(news.text, sizeof news.text, "%s", why.text.c_str());
+    news.state.store(2, std::memory_order_release);
+  }
+  bells_->ring_all();
+  for (std::uint32_t peer = 0; peer < world_; ++peer)
+    if (peer != rank_ && !local(peer)) p2p_->send_abort(peer, why);
+  for (int i = 0; i < 10 && p2p_->busy() && p2p_->progress(); ++i) {
+  }
+}
+
+// The current collective fails. One that touched nothing leaves the group usable, if all ranks know of it by themselves.
+void Group::fail_current(Failure why) {
+  const bool harmless = why.kind == FailureKind::desync && phase_ == Phase::arriving && !remote_;
+  if (!harmless) {
+    break_down(std::move(why));
+    return;
+  }
+  Op& op = *current_;
+  const std::shared_ptr<Op> keep = collectives_.empty() ? nullptr : collectives_.front();
+  retire_current();
+  op.fail(std::move(why));
+  wake_waiters();
+}
+
+// The group is over: all its work fails for the same reason, here and at the others.
+void Group::break_down(Failure why) {
+  if (why.text.empty() && why.kind == FailureKind::desync)
+    why.text = "rank " + std::to_string(rank_) + " found that rank " + std::to_string(why.culprit) + " runs something else as #" +
+               std::to_string(why.sequence);
+  {
+    const std::lock_guard lock(broken_mutex_);
+    if (broken_.load()) return;
+    broken_why_ = why;
+    broken_.store(true);
+  }
+  spread(why);
+  p2p_->fail_all(why);
+  if (current_ != nullptr) {
+    Op& op = *current_;
+    const std::shared_ptr<Op> keep = collectives_.empty() ? nullptr : collectives_.front();
+    retire_current();
+    op.fail(why);
+  }
+  for (const std::shared_ptr<Op>& op : collectives_) op->fail(why);
+  pending_.fetch_sub(static_cast<std::uint32_t>(collectives_.size() + messages_.size()), std::memory_order_release);
+  collectives_.clear();
+  messages_.clear();
+  take_in();
+  wake_waiters();
+}
+
+Failure Group::broken_failure() const {
+  const std::lock_guard lock(broken_mutex_);
+  return broken_why_;
+}
+
+std::string Group::describe_broken() const { return broken_failure().text; }
+
+Failure Group::abort_failure() const {
+  const std::lock_guard lock(broken_mutex_);
+  Failure why;
+  why.kind = FailureKind::aborted;
+  why.culprit = static_cast<int>(rank_);
+  why.text = abort_text_;
+  return why;
+}
+
+Failure Group::interrupt_failure() const {
+  Failure why;
+  why.kind = FailureKind::aborted;
+  why.culprit = static_cast<int>(rank_);
+  why.text = "rank " + std::to_string(rank_) + " was interrupted";
+  return why;
+}
+
+void Group::abort(const std::string& why) {
+  {
+    const std::lock_guard lock(broken_mutex_);
+    if (!abort_asked_.load()) abort_text_ = "rank " + std::to_string(rank_) + " aborted the group: " + why;
+    abort_asked_.store(true, std::memory_order_release);
+  }
+  if (!bells_) return;
+  // Whoever drives looks at this within 100 ms; if nobody does, it is done here.
+  bells_->ring(my_local_);
+  if (!try_token()) return;
+  check_health();
+  release_token_quietly();
+}
+
+void Group::close() {
+  if (closed_.exchange(true)) return;
+  if (!bells_) return;
+  abort_asked_.load() ? void() : [this] {
+    const std::lock_guard lock(broken_mutex_);
+    abort_text_ = "rank " + std::to_string(rank_) + " closed the group while work was under way";
+  }();
+  // The token is taken for good. A driver that is in the way is told to stop.
+  while (!try_token()) {
+    abort_asked_.store(true, std::memory_order_release);
+    bells_->ring(my_local_);
+    std::this_thread::yield();
+  }
+  if (has_work() && !broken_.load()) break_down(abort_failure());
+  board_.rank(my_local_).closed.store(1, std::memory_order_release);
+  bells_->ring_all();
+  for (const auto& connection : mesh_.connections) {
+    connection->sender().flush();
+    connection->shutdown_send();
+    std::byte trash[4096];  // unread bytes would turn our close into a reset that eats what we sent
+    while (connection->receiver().read(trash) != 0) {
+    }
+    connection->close();
+  }
+  wake_waiters();
+}
+
+Group::~Group() { close(); }
+
+void Group::post_site(std::uint64_t sequence, const std::string& text) {
+  BoardRank& me = board_.rank(my_local_);
+  std::snprintf(me.site, sizeof me.site, "%s", text.c_str());
+  me.site_sequence.store(sequence, std::memory_order_release);
+}
+
+std::string Group::peer_site(std::uint32_t peer, std::uint64_t sequence, double timeout_s) const {
+  if (peer >= world_ || !local(peer)) return {};
+  const BoardRank& other = board_.rank(static_cast<std::uint32_t>(local_index_[peer]));
+  const std::int64_t until = deadline(timeout_s);
+  while (other.site_sequence.load(std::memory_order_acquire) < sequence) {
+    if (monotonic_ns() > until) return {};
+    std::this_thread::yield();
+  }
+  return other.site_sequence.load(std::memory_order_acquire) == sequence ? std::string(other.site) : std::string();
+}
+
+}  // namespace hccl_py

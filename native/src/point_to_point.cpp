@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hccl_py/point_to_point.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+namespace hccl_py {
+namespace {
+
+// Takes the entry `id` out of a list of (id, op); nullptr in `found` is a legal op.
+bool take(std::vector<std::pair<std::uint32_t, Op*>>& list, std::uint32_t id, Op*& found) {
+  const auto it = std::find_if(list.begin(), list.end(), [&](const auto& entry) { return entry.first == id; });
+  if (it == list.end()) return false;
+  found = it->second;
+  list.erase(it);
+  return true;
+}
+
+}  // namespace
+
+PointToPoint::PointToPoint(std::uint32_t world, std::uint32_t rank, std::uint32_t communicator, std::uint64_t eager_bytes)
+    : rank_(rank), communicator_(communicator), eager_bytes_(eager_bytes), peers_(world) {}
+
+void PointToPoint::attach(std::uint32_t peer, SendPipe& send, RecvPipe& recv) {
+  peers_[peer].send = &send;
+  peers_[peer].recv = &recv;
+}
+
+void PointToPoint::post(Op& op) {
+  ++unfinished_;
+  if (op.kind == Op::Kind::send)
+    post_send(op);
+  else
+    post_recv(op);
+}
+
+void PointToPoint::post_send(Op& op) {
+  const auto to = static_cast<std::uint32_t>(op.peer);
+  if (to == rank_) {  // to ourselves: by memory
+    const bool here = true;
+    unexpected_.push_back({rank_, op.tag, op.bytes, 0, !here, here, nullptr, {op.memory, op.memory + op.bytes}});
+    if (Op* receiver = match(rank_, op.tag)) {
+      deliver(unexpected_.back(), *receiver);
+      unexpected_.pop_back();
+    }
+    finish(op);
+    return;
+  }
+  Peer& peer = peers_[to];
+  Outgoing out;
+  out.header.communicator = communicator_;
+  out.header.sequence_or_tag = op.tag;
+  out.header.step = peer.next_id++;
+  if (op.bytes <= eager_bytes_) {
+    out.header.kind = FrameKind::p2p_eager;
+    out.header.length = op.bytes;
+    out.body = op.memory;
+    out.op = &op;
+  } else {
+    out.header.kind = FrameKind::p2p_rts;
+    out.header.offset = op.bytes;  // how many will follow
+    peer.asking.emplace_back(out.header.step, &op);
+  }
+  peer.outgoing.push_back(std::move(out));
+  ++outgoing_;
+}
+
+void PointToPoint::post_recv(Op& op) {
+  const auto it = std::find_if(unexpected_.begin(), unexpected_.end(), [&](const Unexpected& m) {
+    return m.taker == nullptr && m.tag == op.tag && (op.peer < 0 || static_cast<std::uint32_t>(op.peer) == m.peer);
+  });
+  if (it == unexpected_.end()) {
+    posted_.push_back(&op);
+  } else if (it->asks) {
+    const Unexpected message = std::move(*it);
+    unexpected_.erase(it);
+    const bool good = fits(op, message.peer, message.bytes);
+    grant(message.peer, message.id, op, good);
+  } else if (it->complete) {
+    deliver(*it, op);
+    unexpected_.erase(it);
+  } else {
+    it->taker = &op;
+  }
+}
+
+// Tells the sender to go on; what does not fit is received all the same, into nothing.
+void PointToPoint::grant(std::uint32_t from, std::uint32_t id, Op& op, bool good) {
+  Peer& peer = peers_[from];
+  peer.granted.emplace_back(id, good ? &op : nullptr);
+  Outgoing out;
+  out.header.kind = FrameKind::p2p_cts;
+  out.header.communicator = communicator_;
+  out.header.step = id;
+  peer.outgoing.push_back(std::move(out));
+  ++outgoing_;
+}
+
+void PointToPoint::deliver(Unexpected& message, Op& op) {
+  if (!fits(op, message.peer, message.bytes)) return;
+  if (message.bytes != 0) std::memcpy(op.memory, message.data.data(), message.bytes);
+  finish(op);
+}
+
+// A message must be exactly as long as the receive: anything else is two ranks that disagree.
+bool PointToPoint::fits(Op& op, std::uint32_t peer, std::uint64_t bytes) {
+  op.source = static_cast<int>(peer);
+  if (bytes == op.bytes) return true;
+  Failure why;
+  why.kind = FailureKind::truncated;
+  why.culprit = static_cast<int>(peer);
+  why.text = "rank " + std::to_string(peer) + " sent " + std::to_string(bytes) + " bytes with tag " + std::to_string(op.tag) +
+             ", the receive has room for " + std::to_string(op.bytes);
+  --unfinished_;
+  op.fail(std::move(why));
+  return false;
+}
+
+// The oldest receive that a message from `peer` with `tag` belongs to; it is no longer posted then.
+Op* PointToPoint::match(std::uint32_t peer, std::uint64_t tag) {
+  const auto it = std::find_if(posted_.begin(), posted_.end(), [&](const Op* op) {
+    return op->tag == tag && (op->peer < 0 || static_cast<std::uint32_t>(op->peer) == peer);
+  });
+  if (it == posted_.end()) return nullptr;
+  Op* op = *it;
+  posted_.erase(it);
+  return op;
+}
+
+void PointToPoint::finish(Op& op) {
+  --unfinished_;
+  op.finish();
+}
+
+bool PointToPoint::progress() {
+  bool moved = false;
+  for (std::uint32_t i = 0; i < peers_.size(); ++i) {
+    Peer& peer = peers_[i];
+    if (peer.send == nullptr) continue;
+    moved |= receive_some(i);
+    if (!peer.outgoing.empty()) moved |= send_some(peer);
+    else peer.send->flush();
+    if (peer.send->state() == PipeState::failed) lose(i, FailureKind::peer_lost, "the connection broke");
+  }
+  return moved;
+}
+
+bool PointToPoint::send_some(Peer& peer) {
+  bool moved = false;
+  while (!peer.outgoing.empty()) {
+    Outgoing& out = peer.outgoing.front();
+    std::array<std::byte, kFrameHeaderBytes> head;
+    encode(out.header, std::span<std::byte, kFrameHeaderBytes>(head));
+    const std::byte* body = out.own.empty() ? out.body : out.own.data();
+    const std::size_t taken = peer.send->write(std::span<const std::byte>(head).last(out.head_left),
+                                               {body + out.moved, out.header.length - out.moved}, peer.outgoing.size() > 1);
+    const auto of_head = static_cast<std::uint32_t>(std::min<std::size_t>(taken, out.head_left));
+    out.head_left -= of_head;
+    out.moved += taken - of_head;
+    moved |= taken != 0;
+    if (out.head_left != 0 || out.moved != out.header.length) break;
+    if (out.op != nullptr) finish(*out.op);
+    peer.outgoing.pop_front();
+    --outgoing_;
+  }
+  peer.send->flush();
+  return moved;
+}
+
+bool PointToPoint::receive_some(std::uint32_t index) {
+  Peer& peer = peers_[index];
+  bool moved = false;
+  for (;;) {
+    if (!peer.in_message) {
+      if (!take_header(index)) return moved;
+      moved = true;
+    }
+    std::byte trash[4096];
+    while (peer.moved < peer.header.length) {
+      std::byte* to = peer.into != nullptr   ? peer.into->memory + peer.moved
+                      : peer.kept != nullptr ? peer.kept->data.data() + peer.moved
+                      : !peer.text.empty()   ? peer.text.data() + peer.moved
+                                             : trash;
+      std::uint64_t want = peer.header.length - peer.moved;
+      if (to == trash) want = std::min<std::uint64_t>(want, sizeof trash);
+      const std::size_t n = peer.recv->read({to, want});
+      if (n == 0) {
+        if (peer.recv->state() != PipeState::open) lose(index, FailureKind::peer_lost, "the connection was closed");
+        return moved;
+      }
+      peer.moved += n;
+      moved = true;
+    }
+    end_message(index);
+  }
+}
+
+bool PointToPoint::take_header(std::uint32_t index) {
+  Peer& peer = peers_[index];
+  const std::span<const std::byte> head = peer.recv->peek(kFrameHeaderBytes, kFrameHeaderBytes);
+  if (head.empty()) {
+    if (peer.recv->state() != PipeState::open) lose(index, FailureKind::peer_lost, "the connection was closed");
+    return false;
+  }
+  const WireFault fault = decode(head.first<kFrameHeaderBytes>(), peer.header);
+  if (fault != WireFault::none || peer.header.communicator != communicator_) {
+    lose(index, FailureKind::transport, fault != WireFault::none ? describe(fault) : "a frame of another group arrived");
+    return false;
+  }
+  peer.recv->consume(kFrameHeaderBytes);
+  peer.in_message = true;
+  peer.moved = 0;
+  peer.into = nullptr;
+  peer.kept = nullptr;
+  peer.text.clear();
+  const FrameHeader& h = peer.header;
+  switch (h.kind) {
+    case FrameKind::p2p_eager:
+      if (Op* op = match(index, h.sequence_or_tag)) {
+        if (fits(*op, index, h.length)) peer.into = op;
+      } else {
+        unexpected_.push_back({index, h.sequence_or_tag, h.length, h.step, false, false, nullptr, std::vector<std::byte>(h.length)});
+        peer.kept = &unexpected_.back();
+      }
+      break;
+    case FrameKind::p2p_rts:
+      if (Op* op = match(index, h.sequence_or_tag))
+        grant(index, h.step, *op, fits(*op, index, h.offset));
+      else
+        unexpected_.push_back({index, h.sequence_or_tag, h.offset, h.step, true, false, nullptr, {}});
+      break;
+    case FrameKind::p2p_cts: {
+      Op* op = nullptr;
+      if (!take(peer.asking, h.step, op)) break;
+      Outgoing out;
+      out.header.kind = FrameKind::p2p_data;
+      out.header.communicator = communicator_;
+      out.header.sequence_or_tag = op->tag;
+      out.header.step = h.step;
+      out.header.length = op->bytes;
+      out.body = op->memory;
+      out.op = op;
+      peer.outgoing.push_back(std::move(out));
+      ++outgoing_;
+      break;
+    }
+    case FrameKind::p2p_data: take(peer.granted, h.step, peer.into); break;
+    case FrameKind::abort: peer.text.resize(h.length); break;
+    case FrameKind::collective: lose(index, FailureKind::transport, "a collective's frame arrived out of place"); return false;
+    case FrameKind::goodbye:
+    case FrameKind::heartbeat: break;
+  }
+  return true;
+}
+
+void PointToPoint::end_message(std::uint32_t index) {
+  Peer& peer = peers_[index];
+  peer.in_message = false;
+  if (peer.into != nullptr) finish(*peer.into);
+  if (peer.kept != nullptr) {
+    peer.kept->complete = true;
+    if (Op* op = peer.kept->taker) {
+      deliver(*peer.kept, *op);
+      unexpected_.remove_if([&](const Unexpected& m) { return &m == peer.kept; });
+    }
+  }
+  if (peer.header.kind == FrameKind::abort && !bad_news_) {
+    bad_news_.kind = static_cast<FailureKind>(peer.header.step);
+    bad_news_.culprit = static_cast<int>(peer.header.offset) - 1;
+    bad_news_.sequence = peer.header.sequence_or_tag;
+    bad_news_.text.assign(reinterpret_cast<const char*>(peer.text.data()), peer.text.size());
+  }
+}
+
+void PointToPoint::send_abort(std::uint32_t to, const Failure& why) {
+  Peer& peer = peers_[to];
+  if (peer.send == nullptr) return;
+  Outgoing out;
+  out.header.kind = FrameKind::abort;
+  out.header.communicator = communicator_;
+  out.header.sequence_or_tag = why.sequence;
+  out.header.step = static_cast<std::uint32_t>(why.kind);
+  out.header.offset = static_cast<std::uint64_t>(why.culprit + 1);
+  const auto* text = reinterpret_cast<const std::byte*>(why.text.data());
+  out.own.assign(text, text + why.text.size());
+  out.header.length = out.own.size();
+  peer.outgoing.push_back(std::move(out));
+  ++outgoing_;
+}
+
+void PointToPoint::fail_all(const Failure& why) {
+  const auto fail = [&](Op* op) {
+    if (op == nullptr || !op->pending()) return;
+    --unfinished_;
+    op->fail(why);
+  };
+  for (Op* op : posted_) fail(op);
+  posted_.clear();
+  for (Unexpected& message : unexpected_) fail(message.taker);
+  unexpected_.clear();
+  for (Peer& peer : peers_) {
+    for (auto& [id, op] : peer.granted) fail(op);
+    for (auto& [id, op] : peer.asking) fail(op);
+    for (Outgoing& out : peer.outgoing) fail(std::exchange(out.op, nullptr));
+    fail(std::exchange(peer.into, nullptr));
+    peer.granted.clear();
+    peer.asking.clear();
+    // The payloads of failed ops may not be read any more; bad news may still go, unless a message is half sent.
+    if (!peer.outgoing.empty() && peer.outgoing.front().head_left + peer.outgoing.front().moved != kFrameHeaderBytes)
+      peer.send = nullptr;
+    std::erase_if(peer.outgoing, [&](const Outgoing& out) {
+      const bool drop = out.header.kind != FrameKind::abort;
+      outgoing_ -= drop;
+      return drop;
+    });
+    peer.kept = nullptr;
+  }
+}
+
+void PointToPoint::lose(std::uint32_t index, FailureKind kind, const char* why) {
+  Peer& peer = peers_[index];
+  peer.send = nullptr;  // nothing more is asked of it
+  outgoing_ -= peer.outgoing.size();
+  for (Outgoing& out : peer.outgoing)
+    if (out.op != nullptr) peer.asking.emplace_back(0, out.op);  // fail_all finds them there
+  peer.outgoing.clear();
+  if (bad_news_) return;
+  bad_news_.kind = kind;
+  bad_news_.culprit = static_cast<int>(index);
+  bad_news_.text = why;
+}
+
+}  // namespace hccl_py

@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hccl_py/shm.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+
+#include "hccl_py/error.hpp"
+#include "hccl_py/reduce.hpp"
+
+namespace hccl_py {
+namespace {
+
+constexpr std::size_t kPage = 4096;
+
+std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
+
+struct RingControl {
+  alignas(64) std::atomic<std::uint64_t> head;  // bytes ever written
+  alignas(64) std::atomic<std::uint64_t> tail;  // bytes ever read
+};
+
+[[noreturn]] void unavailable(const std::string& what) {
+  throw TransportUnavailableError("shm: " + what, errno_text(errno));
+}
+
+// Waits until `fd` is ready for `events` or the deadline has passed; false then.
+bool wait_ready(int fd, short events, std::int64_t deadline_ns) {
+  for (;;) {
+    const std::int64_t left_ms = (deadline_ns - monotonic_ns()) / 1'000'000;
+    if (left_ms <= 0) return false;
+    pollfd p{fd, events, 0};
+    const int n = poll(&p, 1, static_cast<int>(std::min<std::int64_t>(left_ms, 1'000'000)));
+    if (n > 0) return true;
+    if (n < 0 && errno != EINTR) unavailable("poll failed");
+  }
+}
+
+void send_fd(int socket, int fd, std::uint64_t nonce) {
+  iovec body{&nonce, sizeof nonce};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &body;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* c = CMSG_FIRSTHDR(&message);
+  c->cmsg_level = SOL_SOCKET;
+  c->cmsg_type = SCM_RIGHTS;
+  c->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(c), &fd, sizeof fd);
+  if (sendmsg(socket, &message, MSG_NOSIGNAL) != sizeof nonce) unavailable("cannot hand out the shared memory");
+}
+
+int receive_fd(int socket, std::uint64_t nonce) {
+  std::uint64_t got = 0;
+  iovec body{&got, sizeof got};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+  msghdr message{};
+  message.msg_iov = &body;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != sizeof got) unavailable("the first rank of this host did not hand out its memory");
+  const cmsghdr* c = CMSG_FIRSTHDR(&message);
+  if (got != nonce || c == nullptr || c->cmsg_type != SCM_RIGHTS) {
+    errno = EPROTO;
+    unavailable("the shared memory offered belongs to another job");
+  }
+  int fd;
+  std::memcpy(&fd, CMSG_DATA(c), sizeof fd);
+  return fd;
+}
+
+}  // namespace
+
+ShmDoor::ShmDoor()
+    : fd_(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)), name_("hccl_py-door-" + random_name()) {
+  if (!fd_) unavailable("cannot make a socket");
+  sockaddr_un address;
+  const socklen_t length = abstract_address(name_, address);
+  if (bind(fd(), reinterpret_cast<sockaddr*>(&address), length) != 0 || listen(fd(), 1024) != 0)
+    unavailable("cannot listen on a local socket");
+}
+
+// One direction between two ranks; this process uses it as writer or as reader, never both.
+class ShmHost::Ring final : public SendPipe, public RecvPipe {
+ public:
+  Ring(RingControl& control, int fd, std::size_t offset, std::size_t capacity, const Bells& bells, std::uint32_t other)
+      : control_(control), capacity_(capacity), bells_(bells), other_(other) {
+    // The data twice in a row: first reserve the addresses, then lay the same pages over both halves.
+    void* room = mmap(nullptr, 2 * capacity, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (room == MAP_FAILED) unavailable("no address space for a ring");
+    mapping_ = Mapping(room, 2 * capacity);
+    data_ = mapping_.get();
+    for (std::size_t half = 0; half < 2; ++half)
+      if (mmap(data_ + half * capacity, capacity, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
+               static_cast<off_t>(offset)) == MAP_FAILED)
+        unavailable("cannot map a ring");
+  }
+
+  std::span<std::byte> reserve(std::size_t want) override {
+    return {data_ + position_ % capacity_, std::min(want, room(want))};
+  }
+  void commit(std::size_t bytes) override {
+    position_ += bytes;
+    control_.head.store(position_, std::memory_order_release);
+    bells_.ring(other_);
+  }
+  std::size_t write(std::span<const std::byte> head, std::span<const std::byte> body, bool) override {
+    const std::size_t free = room(head.size() + body.size());
+    const std::size_t from_head = std::min(free, head.size());
+    const std::size_t from_body = std::min(free - from_head, body.size());
+    if (from_head + from_body == 0) return 0;
+    std::byte* out = data_ + position_ % capacity_;
+    if (from_head != 0) std::memcpy(out, head.data(), from_head);
+    if (from_body != 0) std::memcpy(out + from_head, body.data(), from_body);
+    commit(from_head + from_body);
+    return from_head + from_body;
+  }
+  bool flush() override { return true; }
+
+  std::span<const std::byte> peek(std::size_t want, std::size_t at_least) override {
+    const std::size_t there = available(want);
+    if (there < at_least) return {};
+    return {data_ + position_ % capacity_, std::min(want, there)};
+  }
+  void consume(std::size_t bytes) override {
+    position_ += bytes;
+    control_.tail.store(position_, std::memory_order_release);
+    bells_.ring(other_);
+  }
+  std::size_t read(std::span<std::byte> out) override {
+    const std::span<const std::byte> in = peek(out.size(), 1);
+    if (in.empty()) return 0;
+    std::memcpy(out.data(), in.data(), in.size());
+    consume(in.size());
+    return in.size();
+  }
+  PipeState state() const override { return PipeState::open; }  // a lost peer shows on the board, not here
+
+ private:
+  // The other side's counter is read again only where what is known of it does not suffice.
+  std::size_t room(std::size_t want) {
+    if (capacity_ - (position_ - known_) < want) known_ = control_.tail.load(std::memory_order_acquire);
+    return capacity_ - (position_ - known_);
+  }
+  std::size_t available(std::size_t want) {
+    if (known_ - position_ < want) known_ = control_.head.load(std::memory_order_acquire);
+    return known_ - position_;
+  }
+
+  RingControl& control_;
+  std::size_t capacity_;
+  const Bells& bells_;
+  std::uint32_t other_;
+  Mapping mapping_;
+  std::byte* data_ = nullptr;
+  std::uint64_t position_ = 0;  // our own counter
+  std::uint64_t known_ = 0;     // the other side's, as last seen
+};
+
+ShmHost::ShmHost(const ShmDoor& door, const BellSocket& bell, const std::vector<std::string>& doors,
+                 const std::vector<std::string>& bells, const std::vector<std::int32_t>& ranks, std::uint32_t local,
+                 std::uint64_t nonce, const ShmOptions& options, std::int64_t deadline_ns)
+    : options_(options), num_ranks_(static_cast<std::uint32_t>(ranks.size())), local_(local) {
+  if (options.ring_bytes < kPage || (options.ring_bytes & (options.ring_bytes - 1)) != 0)
+    throw ConfigError("shm: ring_bytes must be a power of two of at least 4096, not " + std::to_string(options.ring_bytes));
+  if (options.slot_bytes % 64 != 0) throw ConfigError("shm: slot_bytes must be a multiple of 64");
+  const std::size_t num_rings = std::size_t{num_ranks_} * num_ranks_ * options.channels;
+  controls_offset_ = round_up(Board::bytes(num_ranks_, options.slot_bytes), kPage);
+  data_offset_ = round_up(controls_offset_ + num_rings * sizeof(RingControl), kPage);
+  mapped_bytes_ = data_offset_;
+  if (local == 0)
+    make_memory(door, data_offset_ + num_rings * options.ring_bytes, nonce, deadline_ns);
+  else
+    fetch_memory(doors[0], nonce, deadline_ns);
+  BoardRank& me = board_.rank(local_);
+  me.pid = static_cast<std::uint32_t>(getpid());
+  me.rank = ranks[local_];
+  bells_ = Bells(board_, &bell, bells);
+  rings_.resize(num_rings);
+}
+
+ShmHost::~ShmHost() = default;
+
+void ShmHost::make_memory(const ShmDoor& door, std::size_t bytes, std::uint64_t nonce, std::int64_t deadline_ns) {
+  fd_ = Fd(memfd_create("hccl_py", MFD_CLOEXEC));
+  if (!fd_) unavailable("memfd_create failed");
+  if (ftruncate(fd_.get(), static_cast<off_t>(bytes)) != 0) unavailable("cannot size the shared memory");
+  map_board();
+  BoardHeader& header = board_.header();
+  header.nonce = nonce;
+  header.num_ranks = num_ranks_;
+  header.slot_bytes = options_.slot_bytes;
+  header.magic.store(kBoardMagic, std::memory_order_release);
+  hold_lock();
+  // Each other rank connects, gets the descriptor and says one byte once it has mapped it.
+  std::vector<Fd> members;
+  for (std::uint32_t i = 1; i < num_ranks_; ++i) {
+    if (!wait_ready(door.fd(), POLLIN, deadline_ns))
+      throw CollectiveTimeoutError("shm: " + std::to_string(num_ranks_ - i) + " of " + std::to_string(num_ranks_) +
+                                   " ranks of this host did not fetch the shared memory in time");
+    Fd member(accept4(door.fd(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!member) {
+      --i;  // somebody hung up before we answered
+      continue;
+    }
+    send_fd(member.get(), fd_.get(), nonce);
+    members.push_back(std::move(member));
+  }
+  bool all = true;
+  for (const Fd& member : members) {
+    char byte = 0;
+    all = all && wait_ready(member.get(), POLLIN, deadline_ns) && recv(member.get(), &byte, 1, 0) == 1;
+  }
+  if (!all) throw TransportUnavailableError("shm: a rank of this host could not map the shared memory", "see that rank's own error");
+}
+
+void ShmHost::fetch_memory(const std::string& door, std::uint64_t nonce, std::int64_t deadline_ns) {
+  const Fd owned(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!owned) unavailable("cannot make a socket");
+  const int fd = owned.get();
+  sockaddr_un address;
+  const socklen_t length = abstract_address(door, address);
+  if (connect(fd, reinterpret_cast<sockaddr*>(&address), length) != 0)
+    unavailable("cannot reach the first rank of this host by a local socket");
+  if (!wait_ready(fd, POLLIN, deadline_ns))
+    throw CollectiveTimeoutError("shm: the first rank of this host did not hand out its memory in time");
+  fd_ = Fd(receive_fd(fd, nonce));
+  struct stat info{};
+  if (fstat(fd_.get(), &info) != 0 || static_cast<std::size_t>(info.st_size) < mapped_bytes_)
+    throw ConfigError("shm: the ranks of this host have different ring_bytes, slot_bytes or channels");
+  map_board();
+  const BoardHeader& header = board_.header();
+  if (header.magic.load(std::memory_order_acquire) != kBoardMagic || header.nonce != nonce ||
+      header.num_ranks != num_ranks_ || header.slot_bytes != options_.slot_bytes)
+    throw ConfigError("shm: the ranks of this host have different ring_bytes, slot_bytes or channels");
+  hold_lock();
+  const char byte = 1;
+  if (send(fd, &byte, 1, MSG_NOSIGNAL) != 1) unavailable("the first rank of this host hung up");
+}
+
+void ShmHost::map_board() {
+  void* memory = mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
+  if (memory == MAP_FAILED) unavailable("cannot map the shared memory");
+  memory_ = Mapping(memory, mapped_bytes_);
+  board_ = Board(memory_.get(), num_ranks_, options_.slot_bytes);
+}
+
+// A lock on byte `local` of the memfd, held by an open file description of our own: the kernel drops it the moment
+// this process is gone, however it went, whatever its process namespace.
+void ShmHost::hold_lock() {
+  lock_fd_ = Fd(open(("/proc/self/fd/" + std::to_string(fd_.get())).c_str(), O_RDWR | O_CLOEXEC));
+  if (!lock_fd_) return;  // no /proc: a lost peer is then noticed by its pid only
+  struct flock lock{};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = local_;
+  lock.l_len = 1;
+  if (fcntl(lock_fd_.get(), F_OFD_SETLK, &lock) != 0) lock_fd_ = Fd();
+}
+
+bool ShmHost::alive(std::uint32_t local) const {
+  if (local == local_ || !lock_fd_) return true;
+  struct flock lock{};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = local;
+  lock.l_len = 1;
+  if (fcntl(lock_fd_.get(), F_OFD_GETLK, &lock) != 0) return true;
+  return lock.l_type != F_UNLCK;
+}
+
+std::size_t ShmHost::ring_index(std::uint32_t from, std::uint32_t to, std::uint32_t channel) const {
+  return (std::size_t{from} * num_ranks_ + to) * options_.channels + channel;
+}
+
+ShmHost::Ring& ShmHost::ring(std::size_t i, std::uint32_t other) {
+  if (!rings_[i])
+    rings_[i] = std::make_unique<Ring>(reinterpret_cast<RingControl*>(memory_.get() + controls_offset_)[i], fd_.get(),
+                                       data_offset_ + i * options_.ring_bytes, options_.ring_bytes, bells_, other);
+  return *rings_[i];
+}
+
+SendPipe& ShmHost::send_pipe(std::uint32_t to, std::uint32_t channel) { return ring(ring_index(local_, to, channel), to); }
+
+RecvPipe& ShmHost::recv_pipe(std::uint32_t from, std::uint32_t channel) {
+  return ring(ring_index(from, local_, channel), from);
+}
+
+}  // namespace hccl_py

@@ -1,0 +1,80 @@
+"""Algorithm: a function that writes one rank's program, with what it needs to know beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from hccl_py.core.errors import PlanError
+from hccl_py.core.types import Collective
+from hccl_py.scheduler.plan import ParamValue, Plan
+from hccl_py.scheduler.writer import Writer
+
+Groups = tuple[tuple[int, ...], ...]  # the ranks of each host
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How a plan cuts its blocks, and what it claims.
+
+    Attributes:
+        slots: slots per block.
+        channels: parallel channels to one peer.
+        one_round: claim (checked by the verifier) that ranks only read each other's INPUT.
+    """
+
+    slots: int = 1
+    channels: int = 1
+    one_round: bool = False
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One way to do some collectives.
+
+    Attributes:
+        name: what a user forces it by.
+        summary: one line for tables.
+        collectives: those it can do, in any world.
+        write: writes the program of ``writer.rank``; called once for each rank; worlds of one rank never reach it.
+        shape: (collective, world, params) -> Shape.
+        variants: (collective, groups) -> parameter sets worth trying for ranks that sit on hosts like this.
+    """
+
+    name: str
+    summary: str
+    collectives: frozenset[Collective]
+    write: Callable[[Writer], None]
+    shape: Callable[[Collective, int, Mapping[str, ParamValue]], Shape]
+    variants: Callable[[Collective, Groups], tuple[Mapping[str, ParamValue], ...]]
+
+    def supports(self, collective: Collective) -> bool:
+        """True if it can do the collective."""
+        return collective in self.collectives
+
+    def build(
+        self, collective: Collective, world: int, root: int = 0, params: Mapping[str, ParamValue] | None = None
+    ) -> Plan:
+        """The verified plan.
+
+        Raises:
+            PlanError: not supported, no such rank, or (a fault of the algorithm) a plan that is wrong.
+        """
+        if not self.supports(collective):
+            able = ", ".join(sorted(c.name.lower() for c in self.collectives))
+            raise PlanError(f"algorithm {self.name!r} does not do {collective.name.lower()}; it does {able}")
+        if world < 1 or not 0 <= root < world:
+            raise PlanError(f"root {root} in a world of {world} ranks: there is no such rank")
+        known = dict(params or {})
+        shape = self.shape(collective, world, known) if world > 1 else Shape()
+        programs = []
+        for rank in range(world):
+            writer = Writer(
+                collective, world, root, rank, shape.slots, known, channels=shape.channels, one_round=shape.one_round
+            )
+            if world > 1:
+                self.write(writer)
+            else:
+                writer.copy(writer.input(), writer.output())
+            programs.append(writer.program())
+        return Plan(self.name, tuple(known.items()), tuple(programs))

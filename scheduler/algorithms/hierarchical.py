@@ -1,0 +1,271 @@
+"""hierarchical: what crosses the network has been reduced inside its host first, and is spread there by its receivers.
+
+Parameter ``groups``: the ranks of each host, in any numbers and any order of ranks. Work is spread over the ranks of a host:
+its i-th share belongs to local rank i (modulo the number of ranks there).
+all_reduce: reduce-scatter inside the hosts, all-reduce between the ranks of equal local index, all-gather inside the hosts,
+as one pipeline. Each byte leaves a host 2 (H - 1) / H times for H hosts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, cast
+
+from hccl_py.core.errors import PlanError
+from hccl_py.core.types import Collective
+from hccl_py.scheduler.algorithm import Algorithm, Groups, Shape
+from hccl_py.scheduler.algorithms.common import by_rank
+from hccl_py.scheduler.plan import ParamValue
+from hccl_py.scheduler.program import WINDOW, Operand
+from hccl_py.scheduler.writer import Writer
+
+C = Collective
+_RESULTS = 1  # all_reduce: the channel of finished slots, apart from partial sums
+
+
+class _Hosts(NamedTuple):
+    """The groups as seen by one rank."""
+
+    groups: Groups
+    rank: int
+
+    @property
+    def mine(self) -> int:
+        return self.host_of(self.rank)
+
+    @property
+    def neighbours(self) -> list[int]:
+        """The other ranks of this host, the next one first."""
+        group = self.groups[self.mine]
+        at = group.index(self.rank)
+        return [*group[at + 1 :], *group[:at]]
+
+    @property
+    def elsewhere(self) -> list[int]:
+        """The other hosts, the next one first."""
+        return [(self.mine + d) % len(self.groups) for d in range(1, len(self.groups))]
+
+    def host_of(self, rank: int) -> int:
+        return next(host for host, group in enumerate(self.groups) if rank in group)
+
+    def share_of(self, rank: int) -> int:
+        return self.groups[self.host_of(rank)].index(rank)
+
+    def owner(self, host: int, share: int) -> int:
+        group = self.groups[host]
+        return group[share % len(group)]
+
+    def single(self, host: int) -> bool:
+        return len(self.groups[host]) == 1
+
+
+def _groups(params: Mapping[str, object], world: int) -> Groups:
+    groups = cast(Groups, params.get("groups", (tuple(range(world)),)))
+    if sorted(rank for group in groups for rank in group) != list(range(world)) or not all(groups):
+        raise PlanError(f"groups {groups} do not hold each of the ranks 0 to {world - 1} once")
+    return groups
+
+
+def _write(w: Writer) -> None:
+    hosts = _Hosts(_groups(w.params, w.world), w.rank)
+    write = {
+        C.ALL_REDUCE: _all_reduce,
+        C.REDUCE_SCATTER: _reduce_scatter,
+        C.ALL_GATHER: _all_gather,
+        C.BROADCAST: _broadcast,
+        C.REDUCE: _reduce,
+        C.BARRIER: _barrier,
+        C.ALL_TO_ALL: _all_to_all,
+    }
+    write[w.collective](w, hosts)
+
+
+def _local_sources(w: Writer, hosts: _Hosts, own: Operand) -> list[tuple[int, Operand]]:
+    return [(w.rank, own), *((q, w.peer(q)) for q in hosts.neighbours)]
+
+
+def _spread(w: Writer, ranks: Sequence[int], local: Operand, channel: int = 0) -> None:
+    """Pass on what was received or added up. A step of its own: see [Note: store, then send] in ring.py."""
+    if ranks:
+        w.send(local, *(w.peer(q, channel=channel) for q in ranks))
+
+
+def _all_reduce(w: Writer, hosts: _Hosts) -> None:
+    """Share i consists of one slot for each host, whose i-th rank finishes it."""
+    mine, elsewhere, num_hosts = hosts.mine, hosts.elsewhere, len(hosts.groups)
+    shares = w.slots // num_hosts
+    for share in range(shares):
+        owner = hosts.owner(mine, share)
+        for host in (*elsewhere, mine):
+            slot = w.input(k=share * num_hosts + host)
+            if owner != w.rank:
+                w.send(slot, w.peer(owner))
+                continue
+            sources = _local_sources(w, hosts, slot)
+            partners = [(hosts.owner(h, share), hosts.single(h)) for h in elsewhere]
+            output = w.output(k=share * num_hosts + host)
+            if host != mine:
+                w.fold(by_rank(sources), [output])
+                w.send(output, w.peer(hosts.owner(host, share)))
+                continue
+            sources += [(q, w.peer(q, raw=single)) for q, single in partners]
+            w.fold(by_rank(sources), [output])
+    for slot in range(w.slots):  # the results, in the same order everywhere
+        share, host = divmod(slot, num_hosts)
+        owner = hosts.owner(mine, share)
+        receivers = hosts.neighbours
+        if owner != w.rank:
+            w.recv(w.peer(owner, raw=False, channel=_RESULTS), w.output(k=slot))
+            continue
+        if host != mine:
+            w.recv(w.peer(hosts.owner(host, share), raw=False, channel=_RESULTS), w.output(k=slot))
+        else:
+            receivers = receivers + [hosts.owner(h, share) for h in elsewhere]
+        _spread(w, receivers, w.output(k=slot), channel=_RESULTS)
+
+
+def _reduce_scatter(w: Writer, hosts: _Hosts) -> None:
+    """For each block one rank of each host adds up the host's part and hands it to the block's rank."""
+    for block in range(w.world):
+        host, share = hosts.host_of(block), hosts.share_of(block)
+        collector = block if host == hosts.mine else hosts.owner(hosts.mine, share)
+        if collector != w.rank:
+            w.send(w.input(block), w.peer(collector))
+            continue
+        sources = _local_sources(w, hosts, w.input(block))
+        if block != w.rank:
+            w.fold(by_rank(sources), [w.peer(block)])
+            continue
+        for other in hosts.elsewhere:
+            q = hosts.owner(other, share)
+            sources.append((q, w.peer(q, raw=hosts.single(other))))
+        w.fold(by_rank(sources), [w.output()])
+
+
+def _all_gather(w: Writer, hosts: _Hosts) -> None:
+    """A block goes to the neighbours and to one rank of each other host, which passes it on to its neighbours."""
+    for block in range(w.world):
+        receiver = hosts.owner(hosts.mine, hosts.share_of(block))
+        if block == w.rank:
+            w.send(w.input(), w.output(w.rank), *map(w.peer, hosts.neighbours))
+            for host in hosts.elsewhere:
+                w.send(w.input(), w.peer(hosts.owner(host, hosts.share_of(block))))
+        elif hosts.host_of(block) == hosts.mine:
+            w.recv(w.peer(block), w.output(block))
+        elif receiver == w.rank:
+            w.recv(w.peer(block), w.output(block))
+            _spread(w, hosts.neighbours, w.output(block))
+        else:
+            w.recv(w.peer(receiver), w.output(block))
+
+
+class _Above(NamedTuple):
+    """A rank's place in the tree of leaders: hosts form a binary tree under the root's host, ranks hang under leaders."""
+
+    parent: int | None
+    below: list[tuple[int, bool]]  # rank, and whether it contributes alone
+
+
+def _above(w: Writer, hosts: _Hosts) -> _Above:
+    at = hosts.host_of(w.root)
+    num_hosts = len(hosts.groups)
+    order = [(at + d) % num_hosts for d in range(num_hosts)]
+    leaders = [w.root, *(hosts.owner(host, 0) for host in order[1:])]
+    i = order.index(hosts.mine)
+    if leaders[i] != w.rank:
+        return _Above(leaders[i], [])
+    children = [c for c in (2 * i + 1, 2 * i + 2) if c < num_hosts]
+    below = [(leaders[c], hosts.single(order[c]) and 2 * c + 1 >= num_hosts) for c in children]
+    below += [(q, True) for q in hosts.neighbours]
+    return _Above(leaders[(i - 1) // 2] if i else None, below)
+
+
+def _broadcast(w: Writer, hosts: _Hosts) -> None:
+    above = _above(w, hosts)
+    source = w.input() if above.parent is None else w.peer(above.parent)
+    w.fold([source], [w.output(), *(w.peer(q) for q, _ in above.below)])
+
+
+def _reduce(w: Writer, hosts: _Hosts) -> None:
+    above = _above(w, hosts)
+    sources = [(w.rank, w.input()), *((q, w.peer(q, raw=alone)) for q, alone in above.below)]
+    w.fold(by_rank(sources), [w.output() if above.parent is None else w.peer(above.parent)])
+
+
+def _barrier(w: Writer, hosts: _Hosts) -> None:
+    """Up the tree of leaders, and down again."""
+    above = _above(w, hosts)
+    sources = [(w.rank, w.input()), *((q, w.peer(q, raw=alone)) for q, alone in above.below)]
+    down = [w.peer(q) for q, _ in above.below]
+    if above.parent is None:
+        w.fold(by_rank(sources), [w.output(), *down])
+    else:
+        w.fold(by_rank(sources), [w.peer(above.parent)])
+        w.recv(w.peer(above.parent, raw=False), w.output(), *down)
+
+
+def _all_to_all(w: Writer, hosts: _Hosts) -> None:
+    """Blocks for a rank of another host collect at the neighbour of its local index, which sends them in one message.
+    So there are fewer messages between hosts, not fewer bytes."""
+    group = sorted(hosts.groups[hosts.mine])
+    for turn in range(2 * w.world):  # as in direct, among neighbours
+        q = turn - w.rank
+        if q == w.rank:
+            w.copy(w.input(q), w.output(q))
+        elif q in group:
+            w.send(w.input(q), w.peer(q))
+            w.recv(w.peer(q), w.output(q))
+    collected = {}
+    for block in range(w.world):
+        if block in group:
+            continue
+        collector = hosts.owner(hosts.mine, hosts.share_of(block))
+        if collector != w.rank:
+            w.send(w.input(block), w.peer(collector))
+            continue
+        held = collected[block] = w.scratch(*[w.input(block)] * len(group))
+        for i, q in enumerate(group):
+            if q == w.rank:
+                w.copy(w.input(block), w.part(held, i))
+            else:
+                w.recv(w.peer(q), w.part(held, i))
+    scattered = []
+    for host in sorted(hosts.elsewhere, key=lambda host: (host + hosts.mine) % len(hosts.groups)):
+        ranks = sorted(hosts.groups[host])
+        for block in sorted(collected.keys() & ranks):
+            w.send(collected[block], w.peer(block))
+        in_a_row = ranks[-1] - ranks[0] == len(ranks) - 1
+        arrived = w.output(ranks[0], span=len(ranks)) if in_a_row else w.scratch(*map(w.output, ranks))
+        w.recv(w.peer(hosts.owner(host, hosts.share_of(w.rank))), arrived)
+        if not in_a_row:
+            scattered += [(w.part(arrived, i), w.output(q)) for i, q in enumerate(ranks)]
+    for part, output in scattered:
+        w.copy(part, output)
+
+
+def _shares(groups: Groups) -> int:
+    """One share for each rank of the largest host. In uneven ones a rank of a small host has several shares to finish:
+    not more than fit in its window."""
+    smallest, largest = min(map(len, groups)), max(map(len, groups))
+    return min(largest, max(smallest, WINDOW // (3 * len(groups))))
+
+
+def _shape(collective: Collective, world: int, params: Mapping[str, ParamValue]) -> Shape:
+    if collective is not Collective.ALL_REDUCE:
+        return Shape()
+    groups = _groups(params, world)
+    return Shape(slots=_shares(groups) * len(groups), channels=2)
+
+
+def _variants(_: Collective, groups: Groups) -> tuple[Mapping[str, ParamValue], ...]:
+    return ({"groups": groups},) if len(groups) > 1 and any(len(group) > 1 for group in groups) else ()
+
+
+HIERARCHICAL = Algorithm(
+    name="hierarchical",
+    summary="reduced inside a host before it crosses the network",
+    collectives=frozenset(Collective) - {Collective.GATHER, Collective.SCATTER},
+    write=_write,
+    shape=_shape,
+    variants=_variants,
+)

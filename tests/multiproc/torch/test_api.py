@@ -1,0 +1,21 @@
+"""torch.distributed over hccl_py, call by call."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_every_call_gives_the_right_values(torchrun, ranks):
+    outcome = torchrun("api.py", ranks, timeout_s=75)
+    outcome.passed("PASSED 26:")
+
+
+def test_errors_reach_whoever_waits(torchrun):
+    outcome = torchrun("errors.py", 2)
+    outcome.passed("PASSED 11:")
+
+
+def test_a_failed_check_fails_the_launch(torchrun):
+    outcome = torchrun("broken.py", 2)
+    outcome.failed("FAILED wrong on rank 1")

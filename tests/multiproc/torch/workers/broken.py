@@ -1,0 +1,14 @@
+"""A check that fails on one rank: the launch must not pass."""
+
+from __future__ import annotations
+
+from checks import run_all, start
+
+RANK, SIZE = start()
+
+
+def wrong() -> None:
+    assert RANK != 1, "this rank is wrong on purpose"
+
+
+run_all({"wrong": wrong})

@@ -1,0 +1,1 @@
+"""Probes: each wraps one source of facts about this machine and can be pointed at a folder of fixtures."""
