@@ -39,6 +39,7 @@ class Algorithm:
         write: writes the program of ``writer.rank``; called once for each rank; worlds of one rank never reach it.
         shape: (collective, world, params) -> Shape.
         variants: (collective, groups) -> parameter sets worth trying for ranks that sit on hosts like this.
+        worth: False where the selector need not try it (a user may still force it).
     """
 
     name: str
@@ -47,6 +48,7 @@ class Algorithm:
     write: Callable[[Writer], None]
     shape: Callable[[Collective, int, Mapping[str, ParamValue]], Shape]
     variants: Callable[[Collective, Groups], tuple[Mapping[str, ParamValue], ...]]
+    worth: Callable[[Groups], bool] = lambda _: True
 
     def supports(self, collective: Collective) -> bool:
         """True if it can do the collective."""

@@ -63,6 +63,8 @@ def _check_step(p: Program, layout: Layout, step: Step) -> None:
         raise PlanError("no local operand, so it has no length")
     if len(local_targets) > 1:
         raise PlanError("more than one local target")
+    if len(step.sources) > 1 and not p.collective.reduces:
+        raise PlanError(f"a fold, but {p.collective.name} does not reduce")
     if any(o.where is Where.INPUT for o in local_targets):
         raise PlanError("writes to INPUT")
     if not local_targets and len(step.targets) > 1 and len(step.sources) > 1:

@@ -17,13 +17,12 @@ class Expressions:
         leaf: of each value, whether it is one raw contribution.
     """
 
-    def __init__(self, allow_repeats: bool) -> None:
+    def __init__(self) -> None:
         self.slot: list[int] = []
         self.ranks: list[int] = []
         self.leaf: list[bool] = []
         self._parts: list[tuple[int, ...]] = []
         self._known: dict[tuple[int, ...], int] = {}
-        self._allow_repeats = allow_repeats
 
     def input(self, rank: int, slot: int) -> int:
         """The content of an INPUT slot of ``rank``."""
@@ -45,7 +44,7 @@ class Expressions:
             if self.slot[part] != slot:
                 raise PlanError(f"wrong block: adds up contributions of INPUT slots {slot} and {self.slot[part]}")
             twice = ranks & self.ranks[part]
-            if twice and not self._allow_repeats:
+            if twice:
                 raise PlanError(f"adds the contribution of rank {twice.bit_length() - 1} twice")
             ranks |= self.ranks[part]
         return self._number(parts, slot, ranks, leaf=False)

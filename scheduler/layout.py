@@ -1,7 +1,7 @@
 """Layout: what a collective gives each rank and asks of it, in blocks and slots. The verifier's specification.
 
 A slot index is ``block * slots_per_block + k``. BARRIER has no blocks for its caller; its programs see one block in and one
-out, of one element each, that belong to the engine.
+out, tokens that belong to the engine.
 """
 
 from __future__ import annotations
@@ -62,6 +62,8 @@ class Layout:
 
     def in_place_shifts(self) -> tuple[int, int]:
         """Where INPUT and OUTPUT begin, in slots, inside the larger of the two when a call is in place."""
+        if not (self.input_blocks and self.output_blocks):
+            return 0, 0
         if self.collective in (C.ALL_GATHER, C.GATHER):
             return self.rank * self.slots_per_block, 0
         if self.collective in (C.REDUCE_SCATTER, C.SCATTER):

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hccl_py.core.errors import PlanError
+from hccl_py.core.types import Collective
 from hccl_py.scheduler.layout import Layout
 from hccl_py.scheduler.program import Operand, Program, Step, Where
 
@@ -141,39 +142,32 @@ def _match(
 def _find_hazards(
     program: Program, layout: Layout, start: int, hazards: list[Hazard], overwritten: list[OverwrittenRead]
 ) -> None:
-    input_shift, output_shift = layout.in_place_shifts()
-    shared = max(layout.input_slots, layout.output_slots)
-    if not (layout.input_slots and layout.output_slots):
-        input_shift = output_shift = 0
-    base = (input_shift, output_shift, shared)
-    size = shared + len(program.scratch)
-    writers: list[tuple[int, int, int] | None] = [None] * size  # (step, first place, span) of the last write
-    readers: list[list[tuple[int, int, int]]] = [[] for _ in range(size)]
+    barrier = program.collective is Collective.BARRIER
+    shifts, shared = layout.in_place_shifts(), max(layout.input_slots, layout.output_slots)
+    if barrier:  # never in place
+        shifts, shared = (0, layout.input_slots), layout.input_slots + layout.output_slots
+    base = (*shifts, shared)
+    # uses of each place since it was last written, the write included: (step, first place, span, it writes). What came
+    # before that follows by way of the write; in a barrier not, as its verifier does not count streamed hazards.
+    uses: list[list[tuple[int, int, int, bool]]] = [[] for _ in range(shared + len(program.scratch))]
     for number, step in enumerate(program.steps, start):
         found: dict[int, bool] = {}
-        for source in step.sources:
-            if source.where is Where.PEER:
-                continue
-            first, span = base[source.where] + source.slot, source.span
-            for place in range(first, first + span):
-                writer = writers[place]
-                if writer is not None:
-                    found[writer[0]] = found.get(writer[0], True) and writer[1:] == (first, span)
-                    if source.where is Where.INPUT:
-                        overwritten.append(OverwrittenRead(number, source.slot + place - first, writer[0], place - writer[1]))
-                readers[place].append((number, first, span))
-        for target in step.targets:
-            if target.where is Where.PEER:
-                continue
-            first, span = base[target.where] + target.slot, target.span
-            mine = (number, first, span)
-            for place in range(first, first + span):
-                writer = writers[place]
-                if writer is not None:
-                    found[writer[0]] = found.get(writer[0], True) and writer[1:] == (first, span)
-                for reader in readers[place]:
-                    if reader[0] != number:
-                        found[reader[0]] = found.get(reader[0], True) and reader[1:] == (first, span)
-                writers[place] = mine
-                readers[place] = []
+        for operands, writes in ((step.sources, False), (step.targets, True)):
+            for operand in operands:
+                if operand.where is Where.PEER:
+                    continue
+                first, span = base[operand.where] + operand.slot, operand.span
+                mine = (number, first, span, writes)
+                for place in range(first, first + span):
+                    for earlier, its_first, its_span, wrote in uses[place]:
+                        if earlier == number or not (writes or wrote):
+                            continue
+                        found[earlier] = found.get(earlier, True) and (its_first, its_span) == (first, span)
+                        if operand.where is Where.INPUT:
+                            slot = operand.slot + place - first
+                            overwritten.append(OverwrittenRead(number, slot, earlier, place - its_first))
+                    if writes and not barrier:
+                        uses[place] = [mine]
+                    else:
+                        uses[place].append(mine)
         hazards.extend(Hazard(number, earlier, streamed) for earlier, streamed in found.items())

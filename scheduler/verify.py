@@ -49,10 +49,13 @@ def verify(programs: Sequence[Program]) -> Certificate:
     graph = build_graph(programs)
     uneven = _check_sizes(graph)
     order = completion_order(graph)
-    expressions = Expressions(allow_repeats=programs[0].collective is Collective.BARRIER)
+    expressions = Expressions()
     outputs = _execute(graph, order, expressions)
     if programs[0].one_round:
         _check_one_round(graph)
+    if programs[0].collective is Collective.BARRIER:
+        _check_barrier(graph, order)
+        return Certificate(Order.CANONICAL, uneven, graph, tuple(order))
     return Certificate(_check_outputs(graph, outputs, expressions), uneven, graph, tuple(order))
 
 
@@ -163,6 +166,33 @@ def _check_outputs(graph: StepGraph, outputs: Sequence[Sequence[int]], expressio
                 raise PlanError(f"{name} is added up as {b}, at rank 0 as {a}: ranks would hold different bits")
             canonical = canonical and (not collective.reduces or expressions.is_canonical(value, world))
     return Order.CANONICAL if canonical else Order.FREE
+
+
+def _check_barrier(graph: StepGraph, order: Sequence[int]) -> None:
+    """What a barrier moves does not matter; a rank may leave only after every rank has entered.
+
+    [Note: empty tokens] Its messages have no bytes. So a step does not wait for one that it follows element by element, nor
+    does a message wait for the sources of its own step; what counts is waiting for the end of earlier steps.
+    """
+    began = [1 << rank for rank in graph.owner]  # of whom it is known that they had entered when the step began
+    ended = list(began)
+    earlier: dict[int, list[int]] = {}
+    for hazard in graph.hazards:
+        if not hazard.streamed:
+            earlier.setdefault(hazard.step, []).append(hazard.earlier)
+    known = [1 << rank for rank in range(len(graph.programs))]
+    for step in order:
+        for before in earlier.get(step, ()):
+            began[step] |= ended[before]
+        ended[step] = began[step]
+        for message in graph.incoming[step]:
+            if message >= 0:
+                ended[step] |= began[graph.messages[message].sender]
+        known[graph.owner[step]] |= ended[step]
+    for rank, ranks in enumerate(known):
+        missing = ((1 << len(known)) - 1) & ~ranks
+        if missing:
+            raise PlanError(f"rank {rank} leaves the barrier without having heard of rank {missing.bit_length() - 1}")
 
 
 def _check_one_round(graph: StepGraph) -> None:

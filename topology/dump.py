@@ -33,19 +33,16 @@ def dump_topology(topology: Topology, placement: Placement | None = None, name: 
     top["hosts"] = CommentedMap()
     for host in topology.hosts():
         body = CommentedMap()
-        for node in topology.nodes:
-            if node.host == host and node.kind is not NodeKind.HOST:
+        for node in topology.nodes_within(host):
+            if node.kind is not NodeKind.HOST:
                 body.setdefault(_SECTIONS[node.kind], CommentedMap())[node.local] = _entry(node)
-        inner = [link for link in topology.links if _owner(topology, link) == host]
-        if inner:
-            body["links"] = _links(inner, host)
+        if topology.links_within(host):
+            body["links"] = _links(topology.links_within(host), host)
         top["hosts"][host] = body
-    switches = [node.name for node in topology.nodes if node.kind is NodeKind.SWITCH and not node.host]
-    if switches:
-        top["switches"] = CommentedMap((switch, CommentedMap()) for switch in switches)
-    outer = [link for link in topology.links if not _owner(topology, link)]
-    if outer:
-        top["links"] = _links(outer, "")
+    if topology.nodes_within(""):
+        top["switches"] = CommentedMap((switch.name, CommentedMap()) for switch in topology.nodes_within(""))
+    if topology.links_within(""):
+        top["links"] = _links(topology.links_within(""), "")
     if placement is not None:
         top["placement"] = list(placement.devices)
     stream = io.StringIO()
@@ -54,12 +51,6 @@ def dump_topology(topology: Topology, placement: Placement | None = None, name: 
     yaml.indent(mapping=2, sequence=4, offset=2)
     yaml.dump(top, stream)
     return stream.getvalue()
-
-
-def _owner(topology: Topology, link: Link) -> str:
-    """The host that both ends are in, or ""."""
-    src, dst = topology.host_of(link.src), topology.host_of(link.dst)
-    return src if src == dst else ""
 
 
 def _entry(node: Node) -> CommentedMap:

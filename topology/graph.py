@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from hccl_py.core.errors import TopologyError
 from hccl_py.topology.link import Link, LinkKind
 from hccl_py.topology.node import DeviceKind, Node, NodeKind, did_you_mean, natural_key
-from hccl_py.topology.paths import shortest_tree
+from hccl_py.topology.paths import PathFinder
 
 if TYPE_CHECKING:
     import networkx  # type: ignore[import-untyped]
@@ -110,7 +110,8 @@ class Topology:
     def _of_kind(self, kind: NodeKind, host: str | None) -> tuple[str, ...]:
         if host is not None and self.node(host).kind is not NodeKind.HOST:
             raise TopologyError(f"{host!r} is a {self.node(host).kind.value}, not a host")
-        return tuple(node.name for node in self.nodes if node.kind is kind and host in (None, node.host))
+        nodes = self.nodes if host is None else self._group(host)[0]
+        return tuple(node.name for node in nodes if node.kind is kind)
 
     def host_of(self, name: str) -> str:
         """Name of the host that the node is or is in; "" for a switch of the network."""
@@ -128,7 +129,34 @@ class Topology:
         self.node(src)
         return tuple(self._outgoing[src])
 
+    @cached_property
+    def _of_host(self) -> dict[str, tuple[list[Node], list[Link]]]:
+        groups: dict[str, tuple[list[Node], list[Link]]] = {host: ([], []) for host in ("", *self.hosts())}
+        for node in self.nodes:
+            groups[node.host][0].append(node)
+        for link in self.links:
+            src, dst = self._nodes[link.src].host, self._nodes[link.dst].host
+            groups[src if src == dst else ""][1].append(link)
+        return groups
+
+    def nodes_within(self, host: str) -> tuple[Node, ...]:
+        """The host's own vertex and all that is in it; for "": the switches of the network."""
+        return tuple(self._group(host)[0])
+
+    def links_within(self, host: str) -> tuple[Link, ...]:
+        """The links between nodes of one host; for "": all others."""
+        return tuple(self._group(host)[1])
+
+    def _group(self, host: str) -> tuple[list[Node], list[Link]]:
+        if host not in self._of_host:
+            raise TopologyError(f"there is no host {host!r}{did_you_mean(host, self.hosts())}")
+        return self._of_host[host]
+
     # ---- paths
+
+    @cached_property
+    def _finder(self) -> PathFinder:
+        return PathFinder(self.nodes, self.links)
 
     @cached_property
     def _trees(self) -> dict[str, dict[str, Link]]:
@@ -145,7 +173,7 @@ class Topology:
         """
         self.node(src), self.node(dst)
         if src not in self._trees:
-            self._trees[src] = shortest_tree(src, self._nodes, self._outgoing)
+            self._trees[src] = self._finder.tree(src)
         tree = self._trees[src]
         links: list[Link] = []
         at = dst
@@ -172,9 +200,17 @@ class Topology:
         Raises:
             TopologyError: names a pair without a path.
         """
-        for device in devices[1:]:
-            for src, dst in ((devices[0], device), (device, devices[0])):
-                self.path(src, dst)
+        if not devices:
+            return
+        reversed_: dict[str, list[str]] = {name: [] for name in self._nodes}
+        for link in self.links:
+            reversed_[link.dst].append(link.src)
+        outgoing = {name: [link.dst for link in links] for name, links in self._outgoing.items()}
+        there, back = (_reach(devices[0], neighbours) for neighbours in (outgoing, reversed_))
+        for device in devices:
+            for src, dst, reached in ((devices[0], device, there), (device, devices[0], back)):
+                if device not in reached:
+                    raise TopologyError(f"there is no path from {src!r} to {dst!r}")
 
     # ---- other forms
 
@@ -221,3 +257,14 @@ class Topology:
                 link.src, link.dst, kind=link.kind.name, bandwidth_Bps=link.bandwidth_Bps, latency_s=link.latency_s
             )
         return graph
+
+
+def _reach(start: str, neighbours: Mapping[str, Sequence[str]]) -> set[str]:
+    """All nodes that can be reached from ``start``, itself included."""
+    reached, left = {start}, [start]
+    while left:
+        for name in neighbours[left.pop()]:
+            if name not in reached:
+                reached.add(name)
+                left.append(name)
+    return reached

@@ -86,7 +86,7 @@ def lay_out(topology: Topology) -> Layout:
 
 def _rows(topology: Topology, host: str) -> list[list[str]]:
     """The host's nodes in rows from below: switches of devices only, devices, other switches, memory, NICs."""
-    inside = [node for node in topology.nodes if node.host == host]
+    inside = topology.nodes_within(host)
     near = {node.name: {link.dst for link in topology.links_from(node.name)} for node in inside}
     for node in inside:
         for neighbour in near[node.name]:
@@ -162,7 +162,7 @@ def _spread(wishes: Sequence[float], step: float, low: float, high: float) -> li
 
 def _place_network(layout: Layout, topology: Topology, top: float) -> None:
     """Switches of the network in rows above the hosts: those that hosts are wired to, then those above them."""
-    switches = [node.name for node in topology.nodes if node.kind is NodeKind.SWITCH and not node.host]
+    switches = [node.name for node in topology.nodes_within("")]
     left, right = layout.left + 0.9, layout.right - 0.9
     y = top + 1.25
     while switches:

@@ -6,7 +6,7 @@ networkx adds up single numbers; the order wanted here is lexicographic, and its
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from hccl_py.topology.link import Link
 from hccl_py.topology.node import Node, NodeKind
@@ -26,35 +26,54 @@ def relays(start: Node, src: Node, dst: Node) -> int:
 
 def extend(label: Label, link: Link, relay: int) -> Label:
     """The label of a path made longer by ``link``."""
-    return (
-        label[0] + relay,
-        label[1] + round(link.latency_s * _FS_PER_S),
-        max(label[2], -link.bandwidth_Bps),
-    )
+    return label[0] + relay, label[1] + round(link.latency_s * _FS_PER_S), max(label[2], -link.bandwidth_Bps)
 
 
-def shortest_tree(start: str, nodes: Mapping[str, Node], outgoing: Mapping[str, Sequence[Link]]) -> dict[str, Link]:
-    """The last link of the best path from ``start`` to every node that can be reached.
+class PathFinder:
+    """The graph by numbers: what `relays` and `extend` need is looked up once, not for each of a million steps.
 
-    ``nodes`` is in natural order, which decides between equal labels. Dijkstra is right here because making two paths
-    longer by the same link never turns their order round.
+    Args:
+        nodes: in natural order, which decides between equal labels.
+        links: all links, in natural order of (src, dst).
     """
-    number = {name: index for index, name in enumerate(nodes)}
-    best: dict[str, Label] = {start: (0, 0, float("-inf"))}
-    last: dict[str, Link] = {}
-    done: set[str] = set()
-    queue: list[tuple[Label, int, str]] = [(best[start], number[start], start)]
-    while queue:
-        label, _, at = heapq.heappop(queue)
-        if at in done:
-            continue
-        done.add(at)
-        for link in outgoing[at]:
-            if link.dst in done:
+
+    def __init__(self, nodes: Sequence[Node], links: Sequence[Link]) -> None:
+        self._number = {node.name: index for index, node in enumerate(nodes)}
+        hosts = {"": -1}
+        self._host = [hosts.setdefault(node.host, len(hosts)) for node in nodes]  # -1: a switch of the network
+        self._is_device = [node.kind is NodeKind.DEVICE for node in nodes]
+        # of each node: (other end, latency in fs, minus bandwidth, link)
+        self._outgoing: list[list[tuple[int, int, float, Link]]] = [[] for _ in nodes]
+        for link in links:
+            _, latency_fs, minus_Bps = extend((0, 0, float("-inf")), link, 0)
+            self._outgoing[self._number[link.src]].append((self._number[link.dst], latency_fs, minus_Bps, link))
+
+    def tree(self, start: str) -> dict[str, Link]:
+        """The last link of the best path from ``start`` to every node that can be reached.
+
+        Dijkstra is right because making two paths longer by the same link never turns their order round.
+        """
+        first = self._number[start]
+        home = self._host[first]
+        best: dict[int, Label] = {first: (0, 0, float("-inf"))}
+        last: dict[int, Link] = {}
+        done = [False] * len(self._outgoing)
+        queue: list[tuple[Label, int]] = [(best[first], first)]
+        while queue:
+            (forwards, latency_fs, minus_Bps), at = heapq.heappop(queue)
+            if done[at]:
                 continue
-            longer = extend(label, link, relays(nodes[start], nodes[at], nodes[link.dst]))
-            if link.dst not in best or longer < best[link.dst]:
-                best[link.dst] = longer
-                last[link.dst] = link
-                heapq.heappush(queue, (longer, number[link.dst], link.dst))
-    return last
+            done[at] = True
+            host = self._host[at]
+            foreign = host not in (-1, home)
+            through_device = self._is_device[at] and at != first
+            for to, more_fs, link_Bps, link in self._outgoing[at]:
+                if done[to]:
+                    continue
+                relay = through_device or (foreign and self._host[to] != host)
+                longer = (forwards + relay, latency_fs + more_fs, minus_Bps if minus_Bps > link_Bps else link_Bps)
+                if to not in best or longer < best[to]:
+                    best[to] = longer
+                    last[to] = link
+                    heapq.heappush(queue, (longer, to))
+        return {link.dst: link for link in last.values()}

@@ -6,6 +6,7 @@ checks it. cluster_configs/README.md describes every key for people.
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 from typing import Annotated, Any, TypeVar, get_args
 
@@ -166,7 +167,7 @@ def _explain(document: Document, error: dict[str, Any]) -> tuple[tuple[int, int]
     elif isinstance(context.get("error"), ConfigError):
         message = str(context["error"])
     else:
-        wish = error["msg"].removeprefix("Input ").removeprefix("List ").removeprefix("Dictionary ").replace(" after validation", "")
+        wish = re.sub(r"^(Input|List|Dictionary) | after validation", "", error["msg"])
         message = f"{wish}, found {short(error['input'])}"
     return (0 if what == "extra_forbidden" else 1, document.line(path)), document.error(path, message)
 

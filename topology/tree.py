@@ -16,6 +16,8 @@ from hccl_py.topology.graph import Link, LinkKind, Node, NodeKind, Topology
 from hccl_py.topology.node import HOST_WORD, natural_key
 from hccl_py.topology.placement import Placement
 
+_MAX_RANK_ROWS = 8  # of one group of equal hosts
+
 # (names with # for numbers, the same in both directions, figures)
 _Row = tuple[tuple[str, str], bool, tuple[LinkKind, float, float]]
 
@@ -30,15 +32,10 @@ def tree_text(topology: Topology, placement: Placement | None = None, title: str
 
 def tree(topology: Topology, placement: Placement | None = None, title: str = "") -> Tree:
     """The tree for a rich console."""
-    switches = [node for node in topology.nodes if node.kind is NodeKind.SWITCH and not node.host]
     root = Tree(Text.assemble((title or "topology", "bold"), f"  {summary(topology)}"))
     for group in equal_hosts(topology):
         _add_host(root, topology, group, placement)
-    outer = [
-        link
-        for link in topology.links
-        if topology.host_of(link.src) != topology.host_of(link.dst) or not topology.host_of(link.src)
-    ]
+    switches, outer = topology.nodes_within(""), topology.links_within("")
     if switches or outer:
         branch = root.add(Text("network", "bold"))
         if switches:
@@ -67,12 +64,12 @@ def equal_hosts(topology: Topology) -> list[tuple[str, ...]]:
     for host in topology.hosts():
         nodes = tuple(
             (n.local, n.kind, n.device, n.numa.rpartition("/")[2], n.cpus, n.interface)
-            for n in topology.nodes
-            if n.host == host and n.kind is not NodeKind.HOST
+            for n in topology.nodes_within(host)
+            if n.kind is not NodeKind.HOST
         )
         links = tuple(
             (_local(e.src, host), _local(e.dst, host), e.kind, e.bandwidth_Bps, e.latency_s)
-            for e in _inside(topology, host)
+            for e in topology.links_within(host)
         )
         groups.setdefault((nodes, links), []).append(host)
     return [tuple(group) for group in groups.values()]
@@ -119,7 +116,7 @@ def _add_host(root: Tree, topology: Topology, group: tuple[str, ...], placement:
     host = group[0]
     equal = f"  {len(group)} equal hosts" if len(group) > 1 else ""
     branch = root.add(Text.assemble((compress(group), "bold"), equal))
-    inside = [node for node in topology.nodes if node.host == host and node.kind is not NodeKind.HOST]
+    inside = [node for node in topology.nodes_within(host) if node.kind is not NodeKind.HOST]
     kinds: dict[str, dict[str, list[Node]]] = {}
     for node in inside:
         where = f"at {node.numa.rpartition('/')[2]}" if node.numa else f"{node.cpus} CPUs" if node.cpus else ""
@@ -131,12 +128,16 @@ def _add_host(root: Tree, topology: Topology, group: tuple[str, ...], placement:
         ]
         branch.add(Text.assemble((f"{word:<8}", "cyan"), ", ".join(parts)))
     if placement is not None:
-        for name in group:
-            ranks = [rank for rank, device in enumerate(placement.devices) if topology.host_of(device) == name]
-            if ranks:
-                of = f" of {name}" if len(group) > 1 else ""
-                branch.add(Text.assemble(("ranks   ", "cyan"), _ranges(ranks), of))
-    _add_links(branch, _inside(topology, host), host)
+        ranks: dict[str, list[int]] = {}
+        for rank, device in enumerate(placement.devices):
+            ranks.setdefault(topology.host_of(device), []).append(rank)
+        with_ranks = [name for name in group if name in ranks]
+        for name in with_ranks[:_MAX_RANK_ROWS]:
+            of = f" of {name}" if len(group) > 1 else ""
+            branch.add(Text.assemble(("ranks   ", "cyan"), _ranges(ranks[name]), of))
+        if len(with_ranks) > _MAX_RANK_ROWS:
+            branch.add(Text(f"        ... and of {len(with_ranks) - _MAX_RANK_ROWS} more hosts"))
+    _add_links(branch, topology.links_within(host), host)
 
 
 def _add_links(branch: Tree, links: Iterable[Link], host: str) -> None:
@@ -171,10 +172,6 @@ def _add_links(branch: Tree, links: Iterable[Link], host: str) -> None:
         )
     if rows:
         branch.add(table)
-
-
-def _inside(topology: Topology, host: str) -> list[Link]:
-    return [e for e in topology.links if topology.host_of(e.src) == host and topology.host_of(e.dst) == host]
 
 
 def _local(name: str, host: str) -> str:

@@ -53,7 +53,8 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
         ml_dtypes = importlib.import_module("ml_dtypes")
     except ImportError:
         raise ConfigError(f"-d {short_name(dtype)} needs ml_dtypes: pip install ml_dtypes") from None
-    return np.dtype(getattr(ml_dtypes, _ML_DTYPES[dtype]))
+    kind: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _ML_DTYPES[dtype]))
+    return kind
 
 
 def significant_bits(dtype: DType) -> int:

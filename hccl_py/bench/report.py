@@ -13,7 +13,8 @@ from hccl_py.bench.cases import CASES
 from hccl_py.bench.dtypes import short_name
 from hccl_py.bench.metrics import Summary, algbw_Bps, geometric_mean
 from hccl_py.bench.run import Cell, Row, Settings
-from hccl_py.core.env import format_bytes
+from hccl_py.core.cpus import usable_cpus
+from hccl_py.core.units import format_bytes
 
 SCHEMA = "hccl_py.bench/1"
 
@@ -141,7 +142,7 @@ def machine() -> dict[str, Any]:
         pass
     return {
         "processor": model,
-        "cores_usable": len(os.sched_getaffinity(0)),
+        "cores_usable": usable_cpus(),
         "cores_present": os.cpu_count(),
         "system": f"{platform.system()} {platform.release()}",
     }

@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from hccl_py.core.env import Env, Launch, parse_bytes
+from hccl_py.core.env import Env, Launch
 from hccl_py.core.errors import ConfigError
+from hccl_py.core.units import parse_size
 
 
 def bench(
@@ -128,14 +129,7 @@ def _cases(name: str) -> tuple[str, ...]:
 def _sizes(begin: str, end: str, step: str | None, factor: float | None) -> tuple[int, ...]:
     from hccl_py.bench.metrics import scan_bytes
 
-    try:
-        return tuple(
-            scan_bytes(parse_bytes(begin), parse_bytes(end), None if step is None else parse_bytes(step), factor)
-        )
-    except ConfigError:
-        raise
-    except ValueError as error:
-        raise ConfigError(f"-b, -e or -i: {error}; write 8, 64K, 1M or 1G") from None
+    return tuple(scan_bytes(parse_size(begin), parse_size(end), None if step is None else parse_size(step), factor))
 
 
 def _dtypes(names: str) -> tuple[Any, ...]:

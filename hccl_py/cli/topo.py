@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -26,8 +27,10 @@ app = typer.Typer(
 
 @app.command()
 def show(
-    cluster: Path = typer.Argument(..., metavar="CLUSTER.yaml", help="The cluster file."),
-    picture: Path | None = typer.Option(None, "--picture", metavar="FILE", help="Also draw a .png, .svg or .pdf."),
+    cluster: Annotated[Path, typer.Argument(metavar="CLUSTER.yaml", help="The cluster file.")],
+    picture: Annotated[
+        Path | None, typer.Option("--picture", metavar="FILE", help="Also draw a .png, .svg or .pdf.")
+    ] = None,
 ) -> None:
     """Print the topology as a tree."""
     config = load_cluster(cluster)
@@ -45,10 +48,11 @@ def show(
 
 @app.command()
 def discover(
-    output: Path | None = typer.Option(None, "--output", "-o", metavar="FILE", help="Write the YAML there."),
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the YAML there.")] = None,
 ) -> None:
     """Describe this machine as a cluster file: edit it, then check it with `validate`."""
     found = survey(builtin_probes())
+    topology = Topology(found.nodes, found.links)
     topology = Topology(found.nodes, found.links)
     notes = "".join(f"# {note}\n" for note in found.notes)
     text = f"# Discovered on this machine.\n{notes}{dump_topology(topology)}"
@@ -66,7 +70,7 @@ def discover(
 
 
 @app.command()
-def validate(cluster: Path = typer.Argument(..., metavar="FILE", help="The cluster file.")) -> None:
+def validate(cluster: Annotated[Path, typer.Argument(metavar="FILE", help="The cluster file.")]) -> None:
     """Check a cluster file; on a mistake, say file, line and what to write, and exit with 2."""
     config = load_cluster(cluster)
     typer.echo(f"{cluster}: valid: {config.placement.size} ranks; {summary(config.topology)}")

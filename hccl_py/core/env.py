@@ -16,31 +16,9 @@ from typing import Any
 
 from hccl_py.core.errors import ConfigError
 from hccl_py.core.types import Collective
+from hccl_py.core.units import parse_size
 
 PREFIX = "HCCL_PY_"
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-
-
-def parse_bytes(text: str) -> int:
-    """Return the bytes that ``text`` names: ``"8"``, ``"64K"``, ``"1M"``, ``"1.5GiB"``; units are powers of 1,024.
-
-    Raises ValueError if it is not a size.
-    """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:I?B)?", text.strip().upper())
-    if match is None:
-        raise ValueError(f"{text!r} is not a size")
-    value = float(match[1]) * _UNITS[match[2]]
-    if value != int(value):
-        raise ValueError(f"{text!r} is not a whole number of bytes")
-    return int(value)
-
-
-def format_bytes(size_bytes: int) -> str:
-    """Return the shortest text that :func:`parse_bytes` reads back: 65536 -> ``"64K"``."""
-    for unit in ("G", "M", "K"):
-        if size_bytes and size_bytes % _UNITS[unit] == 0:
-            return f"{size_bytes // _UNITS[unit]}{unit}"
-    return str(size_bytes)
 
 
 def _flag(text: str) -> bool:
@@ -83,7 +61,7 @@ def _integer(low: int, high: int) -> Callable[[str], int]:
 
 def _size(low: int, high: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        value = parse_bytes(text)
+        value = parse_size(text)
         if not low <= value <= high:
             raise ValueError("out of range")
         return value

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from hccl_py.core.env import format_bytes
+from hccl_py.core.units import format_bytes
 
 # one colour a library, distinguishable with every kind of colour vision; ours is the strong one
 COLOURS = {"hccl_py": "#d1495b", "gloo": "#30638e", "openmpi": "#7a7a7a", "mpich": "#b08d57"}
@@ -31,7 +31,7 @@ def draw_losses(record: dict[str, Any], path: Path) -> None:
         _dress(ax, results[0][1]["title"], "step", "training loss (nats)")
         ax.set_ylim(bottom=0)
         ax.legend(frameon=False, title="held-out, after training", alignment="left")
-    _save(figure, path, f"DDP with {record['ranks']} ranks: the same curve over both backends")
+    _save(figure, path, f"DDP with {record['ranks']} ranks: training loss over each backend")
 
 
 def draw_steps(record: dict[str, Any], path: Path) -> None:
@@ -50,9 +50,9 @@ def draw_steps(record: dict[str, Any], path: Path) -> None:
         ax.invert_yaxis()
         longest = max(result["tasks"][name]["sync_step_s"] for result in record["training"]) * 1e3
         ax.set_xlim(0, longest * 1.5)
-        _dress(ax, task["title"], "time of a step (ms); grey: computation, colour: waiting for communication", "")
+        _dress(ax, task["title"], "ms per step", "")
         ax.grid(False, axis="y")
-    _save(figure, path, f"What a training step of {record['ranks']} ranks consists of")
+    _save(figure, path, f"A step of {record['ranks']} ranks: computation (grey) and waiting for communication (colour)")
 
 
 def draw_bandwidth(record: dict[str, Any], path: Path) -> None:
@@ -63,7 +63,7 @@ def draw_bandwidth(record: dict[str, Any], path: Path) -> None:
         points = [(row["size_bytes"], row["in_place"]) for row in rows if row["library"] == library]
         sizes = [size for size, _ in points]
         style: dict[str, Any] = {"color": _colour(library, number), "marker": "o", "markersize": 4, "label": library}
-        for ax, scale in ((axes[0], lambda cell, time_s: time_s * 1e6), (axes[1], _busbw_GBps)):
+        for ax, scale in ((axes[0], lambda _, time_s: time_s), (axes[1], _busbw_Bps)):
             ax.plot(
                 sizes,
                 [scale(cell, cell["time_s"]) for _, cell in points],
@@ -74,23 +74,35 @@ def draw_bandwidth(record: dict[str, Any], path: Path) -> None:
             high = [scale(cell, cell["high_s"]) for _, cell in points]
             ax.fill_between(sizes, low, high, color=style["color"], alpha=0.15, linewidth=0)
     ticks = sorted({row["size_bytes"] for row in rows})[:: 2 if len(rows) > 18 else 1]
-    for ax, title, unit in (
-        (axes[0], "Time (lower is better)", "us per call"),
-        (axes[1], "Bus bandwidth (higher is better)", "GB/s"),
+    for ax, title, write in (
+        (axes[0], "time per call (lower is better)", format_time),
+        (axes[1], "bus bandwidth (higher is better)", format_rate),
     ):
         ax.set_xscale("log")
         ax.set_yscale("log")
-        _dress(ax, title, "bytes", unit)
-        ax.set_xticks(ticks, [f"{format_bytes(size)}" for size in ticks])
+        _dress(ax, title, "size of the buffer", "")
+        ax.set_xticks(ticks, [format_bytes(size).replace("iB", "") for size in ticks])
         ax.minorticks_off()
-        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _, write=write: write(value)))
         ax.legend(frameon=False)
     text = f"all_reduce, float32, in place, {record['ranks']} ranks: medians, and the 10th to 90th percentile as a band"
     _save(figure, path, text)
 
 
-def _busbw_GBps(cell: dict[str, Any], time_s: float) -> float:
-    return float(cell["busbw_Bps"]) * float(cell["time_s"]) / time_s / 1e9
+def _busbw_Bps(cell: dict[str, Any], time_s: float) -> float:
+    return float(cell["busbw_Bps"]) * float(cell["time_s"]) / time_s
+
+
+def format_time(time_s: float) -> str:
+    """Return a time with the unit that fits: 2.5e-5 -> "25 us"."""
+    unit, scale = ("s", 1.0) if time_s >= 1 else ("ms", 1e3) if time_s >= 1e-3 else ("us", 1e6)
+    return f"{time_s * scale:.3g} {unit}"
+
+
+def format_rate(rate_Bps: float) -> str:
+    """Return a bandwidth with the unit that fits: 2.5e7 -> "25 MB/s"."""
+    unit, scale = ("GB/s", 1e9) if rate_Bps >= 1e9 else ("MB/s", 1e6) if rate_Bps >= 1e6 else ("kB/s", 1e3)
+    return f"{rate_Bps / scale:.3g} {unit}"
 
 
 def _judged(task: dict[str, Any]) -> str:

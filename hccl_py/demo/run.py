@@ -17,9 +17,10 @@ from rich.table import Table
 
 from hccl_py.bench.metrics import scan_bytes
 from hccl_py.bench.report import machine
-from hccl_py.core.env import child_environ, format_bytes, parse_bytes
+from hccl_py.core.env import child_environ
 from hccl_py.core.errors import ConfigError, HcclError
-from hccl_py.demo.picture import draw_bandwidth, draw_losses, draw_steps
+from hccl_py.core.units import format_bytes, parse_size
+from hccl_py.demo.picture import draw_bandwidth, draw_losses, draw_steps, format_rate
 from hccl_py.launch import Job, mpirun, torchrun
 
 PROGRESS = "@progress "
@@ -37,7 +38,7 @@ class Extent:
     def sizes_bytes(self) -> list[int]:
         """Return the sizes that the benchmark scans."""
         flags = dict(zip(self.bench[::2], self.bench[1::2], strict=True))
-        return scan_bytes(parse_bytes(flags["-b"]), parse_bytes(flags["-e"]), factor=float(flags["-f"]))
+        return scan_bytes(parse_size(flags["-b"]), parse_size(flags["-e"]), factor=float(flags["-f"]))
 
 
 FULL = Extent({"digits": 110, "bytes": 60}, 10, ["-b", "16", "-e", "64M", "-f", "4", "-n", "12"], timeout_s=300)
@@ -208,10 +209,10 @@ class Demo:
         cells = {(row["library"], row["size_bytes"]): row["in_place"] for row in self.record["bench"]["rows"]}
         for size in sorted({size for _, size in cells}):
             found = [cells.get((name, size)) for name in columns]
-            texts = ["" if cell is None else f"{cell['busbw_Bps'] / 1e9:.4g} GB/s" for cell in found]
+            texts = ["" if cell is None else format_rate(cell["busbw_Bps"]) for cell in found]
             times = [None if cell is None else cell["time_s"] for cell in found[:2]]
             ratio = _ratio(times[0], times[1]) if len(times) == 2 and times[0] and times[1] else ""
-            yield [f"all_reduce busbw, {format_bytes(size)}B", *texts, ratio]
+            yield [f"all_reduce {format_bytes(size)}: busbw", *texts, ratio]
 
 
 def demo(ranks: int, out: Path, quick: bool, backends: list[str], peers: list[str]) -> None:

@@ -5,6 +5,7 @@ Both data sets are on this machine already: one ships with scikit-learn, the oth
 
 from __future__ import annotations
 
+import importlib
 import math
 import sysconfig
 from dataclasses import dataclass
@@ -57,9 +58,7 @@ def build(name: str, ranks: int, steps: int, seed: int = 0) -> Task:
 
 
 def _digits(ranks: int, steps: int, random: np.random.Generator) -> Task:
-    from sklearn.datasets import load_digits
-
-    pixels, labels = load_digits(return_X_y=True)
+    pixels, labels = importlib.import_module("sklearn.datasets").load_digits(return_X_y=True)
     order = random.permutation(len(labels))
     images = torch.from_numpy((pixels[order] / 16).astype(np.float32)).reshape(-1, 1, 8, 8)
     targets = torch.from_numpy(labels[order])

@@ -7,13 +7,15 @@ from typing import Any
 
 import torch.distributed as dist
 
+from hccl_py.core.env import Env
 from hccl_py.core.errors import ConfigError
 from hccl_py.engine import Engine
 from hccl_py.torch.dynamo import skip_frames
+from hccl_py.torch.group_base import GroupBase
 from hccl_py.torch.process_group import HcclProcessGroup
 from hccl_py.torch.rendezvous import register_rendezvous
 from hccl_py.torch.store import StoreBootstrap
-from hccl_py.torch.work import HcclWork, WorkGroup
+from hccl_py.torch.work import WORK_CLASSES
 
 BACKEND = "hccl_py"
 
@@ -25,9 +27,11 @@ class Options:
     Args:
         blocking: every collective is complete when its call returns, asynchronous ones too; it costs overlap, and
             allows callbacks of futures to issue collectives.
+        env: settings of this group (None: those of the environment), the same on all ranks.
     """
 
     blocking: bool = False
+    env: Env | None = None
 
 
 def create(backend_options: Any, options: Options | None) -> HcclProcessGroup:
@@ -40,15 +44,14 @@ def create(backend_options: Any, options: Options | None) -> HcclProcessGroup:
     if options is not None and not isinstance(options, Options):
         raise ConfigError(f"pg_options is a {type(options).__name__}; {BACKEND} takes hccl_py.torch.Options")
     timeout_s = backend_options.timeout.total_seconds()
-    bootstrap = StoreBootstrap(
-        backend_options.store, backend_options.group_rank, backend_options.group_size, timeout_s
-    )
-    engine = Engine(bootstrap, timeout_s=timeout_s)
-    return HcclProcessGroup(engine, backend_options.store, blocking=options is not None and options.blocking)
+    bootstrap = StoreBootstrap(backend_options.store, backend_options.group_rank, backend_options.group_size, timeout_s)
+    options = options or Options()
+    engine = Engine(bootstrap, env=options.env, timeout_s=timeout_s)
+    return HcclProcessGroup(engine, backend_options.store, blocking=options.blocking)
 
 
 def register() -> None:
     """Make the backend and its rendezvous known to torch. Done once, by ``import hccl_py.torch``."""
     dist.Backend.register_backend(BACKEND, create, extended_api=True, devices=["cpu"])
     register_rendezvous()
-    skip_frames(HcclProcessGroup, HcclWork, WorkGroup)
+    skip_frames(GroupBase, HcclProcessGroup, *WORK_CLASSES)

@@ -29,7 +29,7 @@ def resolve(future: Future[Any], work: Waitable) -> None:
     try:
         work.wait()
     except Exception as error:
-        future.set_exception(error)  # type: ignore[arg-type]  # torch's stub wants the value type
+        future.set_exception(error)
     else:
         future.set_result(work.result())
 
@@ -44,7 +44,6 @@ class Completer:
         self._threads: list[threading.Thread] = []
         self._idents: set[int] = set()
         self._main: threading.Thread | None = None
-        self._unresolved = 0
 
     def submit(self, future: Future[Any], work: Waitable, *, in_order: bool) -> None:
         """Resolve ``future`` when ``work`` is done.
@@ -54,21 +53,20 @@ class Completer:
                 gets a thread of its own, so that none waits behind another.
         """
         with self._lock:
-            self._unresolved += 1
             if in_order:
                 self._queue.put((future, work))
                 if self._main is None:
                     self._main = self._start(self._run)
             else:
                 self._threads = [thread for thread in self._threads if thread.is_alive()]
-                self._start(self._resolve, future, work)
+                self._start(resolve, future, work)
 
     def is_current(self) -> bool:
         """True on a thread of this completer: in a callback of one of its futures."""
         return bool(self._idents) and threading.get_ident() in self._idents
 
     def close(self, timeout_s: float) -> None:
-        """End the threads. The works must be done or fail soon: abort the engine first. Idempotent."""
+        """End the threads. The works must be done or fail soon: close the engine first. Idempotent."""
         with self._lock:
             threads = list(self._threads)
             if self._main is not None:
@@ -76,11 +74,6 @@ class Completer:
         for thread in threads:
             if thread is not threading.current_thread():
                 thread.join(timeout_s)
-
-    @property
-    def busy(self) -> bool:
-        """True while a future waits for its work."""
-        return self._unresolved > 0
 
     def _start(self, run: Any, *arguments: Any) -> threading.Thread:
         thread = threading.Thread(target=self._marked, args=(run, *arguments), name=self._name, daemon=True)
@@ -98,12 +91,5 @@ class Completer:
 
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:
-            self._resolve(*item)
+            resolve(*item)
             del item  # the tensors of a finished work must not live until the next one comes
-
-    def _resolve(self, future: Future[Any], work: Waitable) -> None:
-        try:
-            resolve(future, work)
-        finally:
-            with self._lock:
-                self._unresolved -= 1

@@ -6,8 +6,10 @@ floats. Types that the engine does not know (the ``fnuz`` floats and the like) c
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-import torch.distributed as dist
+from torch.distributed import ReduceOp as TorchOp
 
 from hccl_py.core.errors import ConfigError
 from hccl_py.core.types import DType, ReduceOp, allowed
@@ -33,15 +35,15 @@ REDUCIBLE: dict[torch.dtype, tuple[DType, int]] = {
     torch.complex128: (DType.FLOAT64, 2),
 }
 
-_OPS: dict[int, ReduceOp] = {
-    int(dist.ReduceOp.SUM): ReduceOp.SUM,
-    int(dist.ReduceOp.AVG): ReduceOp.AVG,
-    int(dist.ReduceOp.PRODUCT): ReduceOp.PROD,
-    int(dist.ReduceOp.MIN): ReduceOp.MIN,
-    int(dist.ReduceOp.MAX): ReduceOp.MAX,
-    int(dist.ReduceOp.BAND): ReduceOp.BAND,
-    int(dist.ReduceOp.BOR): ReduceOp.BOR,
-    int(dist.ReduceOp.BXOR): ReduceOp.BXOR,
+_OPS: dict[Any, ReduceOp] = {
+    TorchOp.SUM: ReduceOp.SUM,
+    TorchOp.AVG: ReduceOp.AVG,
+    TorchOp.PRODUCT: ReduceOp.PROD,
+    TorchOp.MIN: ReduceOp.MIN,
+    TorchOp.MAX: ReduceOp.MAX,
+    TorchOp.BAND: ReduceOp.BAND,
+    TorchOp.BOR: ReduceOp.BOR,
+    TorchOp.BXOR: ReduceOp.BXOR,
 }
 
 
@@ -65,17 +67,19 @@ def wire_type(dtype: torch.dtype, call: str) -> tuple[DType, int]:
     return DType.UINT8, dtype.itemsize
 
 
-def reduce_op(op: dist.ReduceOp | dist.ReduceOp.RedOpType) -> ReduceOp:
+def reduce_op(op: Any) -> ReduceOp:
     """The engine's operator.
+
+    Args:
+        op: torch's ``ReduceOp``, or one of its names such as ``ReduceOp.SUM`` (they are of two types).
 
     Raises:
         ConfigError: for PREMUL_SUM, which takes a factor that plans do not carry.
     """
-    number = int(getattr(op, "op", op))
+    name = getattr(op, "op", op)
     try:
-        return _OPS[number]
+        return _OPS[name]
     except KeyError:
-        name = getattr(op, "op", op)
         raise ConfigError(
             f"hccl_py has no reduction {name}; multiply the tensor first and use SUM, or use AVG for 1/world size"
         ) from None
@@ -92,7 +96,9 @@ def reduce_type(op: ReduceOp, dtype: torch.dtype, call: str) -> tuple[DType, int
     """
     pair = REDUCIBLE.get(dtype)
     if pair is None:
-        raise ConfigError(f"{call}: {dtype} can be moved but not reduced; convert it to a type that adds up, say bfloat16")
+        raise ConfigError(
+            f"{call}: {dtype} can be moved but not reduced; convert it to a type that adds up, say bfloat16"
+        )
     if pair[1] != 1 and op is not ReduceOp.SUM and op is not ReduceOp.AVG:
         raise ConfigError(f"{call}: {op.name} is not defined on {dtype}; complex numbers have SUM and AVG")
     if not allowed(op, pair[0]):

@@ -20,7 +20,7 @@ def skip_frames(*classes: type) -> None:
             if not isinstance(function, FunctionType):
                 continue
             if not _skip(function.__code__) and function is member:
-                setattr(owner, name, torch.compiler.disable(function))
+                setattr(owner, name, torch.compiler.disable(function))  # type: ignore[no-untyped-call]
 
 
 def _skip(code: CodeType) -> bool:

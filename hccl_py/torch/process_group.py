@@ -1,33 +1,30 @@
+# mypy: disable-error-code="override,assignment"
+# Torch's stubs overload these methods by argument type; here one method takes all forms.
 """The process group: c10d's methods over the engine, in pure Python.
 
-Torch sees a subclass of its ProcessGroup and uses it as the group itself. Calls become requests (requests.py), requests
-run in the caller or start in the engine (``_issue``), and what comes back is a work (work.py), never None.
+Calls become requests (reductions.py, movements.py), requests run in the caller or start in the engine
+(group_base.py), and what comes back is a work (work.py), never None: C++ callers would crash on it.
 """
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hccl_py.core.errors import BrokenGroupError, ConfigError
-from hccl_py.engine import Engine
-from hccl_py.torch import requests
+from hccl_py.core.errors import ConfigError
+from hccl_py.core.types import ReduceOp
+from hccl_py.torch import movements, reductions
 from hccl_py.torch import tensors as memory
-from hccl_py.torch.completer import Completer
 from hccl_py.torch.dtypes import reduce_op
-from hccl_py.torch.requests import Request
-from hccl_py.torch.work import HcclWork, WorkGroup, to_seconds
-
-_JOIN_S = 10.0  # for threads that only have to notice that the engine has stopped
+from hccl_py.torch.group_base import GroupBase
+from hccl_py.torch.work import HcclWork, WorkGroup
 
 
-class HcclProcessGroup(dist.ProcessGroup):
+class HcclProcessGroup(GroupBase):
     """A torch process group over the ranks of one engine.
 
     Args:
@@ -37,104 +34,19 @@ class HcclProcessGroup(dist.ProcessGroup):
             may issue collectives (PowerSGD does).
     """
 
-    def __init__(self, engine: Engine, store: dist.Store | None = None, *, blocking: bool = False) -> None:
-        super().__init__(engine.rank, engine.size)
-        self._engine = engine
-        self._rank = engine.rank
-        self._size = engine.size
-        self._store = store
-        self._blocking = blocking
-        self._group_name = ""
-        self._group_desc = "undefined"
-        self._sequence = 0
-        self._coalescing: list[HcclWork] | None = None
-        self._completer = Completer(f"hccl_py-futures-{engine.rank}")
-        # runs once: at shutdown, when the group is collected, or when the interpreter exits
-        self._close = weakref.finalize(self, _close, engine, self._completer)
-
-    # Who we are. C++ asks by the first name, Python by the second.
-
-    def getRank(self) -> int:
-        """Rank of this process in the group."""
-        return self._rank
-
-    def getSize(self) -> int:
-        """Number of ranks in the group."""
-        return self._size
-
-    rank = getRank
-    size = getSize
-
-    def getBackendName(self) -> str:
-        """The name under which the backend is registered."""
-        return "hccl_py"
-
-    name = getBackendName
-    _get_backend_name = getBackendName
-
-    def getGroupName(self) -> str:
-        """The name that torch gave to the group."""
-        return self._group_name
-
-    def setGroupName(self, name: str) -> None:
-        """Called by torch once."""
-        self._group_name = name
-
-    def getGroupDesc(self) -> str:
-        """The description that the user gave."""
-        return self._group_desc
-
-    def setGroupDesc(self, desc: str) -> None:
-        """Called by torch once."""
-        self._group_desc = desc
-
-    def get_group_store(self) -> dist.Store:
-        """The store of the group."""
-        if self._store is None:
-            raise ConfigError("this process group was made without a store")
-        return self._store
-
-    @property
-    def _device_types(self) -> list[torch.device]:
-        return [torch.device("cpu")]
-
-    def _get_backend(self, device: torch.device) -> HcclProcessGroup:
-        return self
-
-    @property
-    def supports_splitting(self) -> bool:
-        """False: torch splits groups by new_group."""
-        return False
-
-    @property
-    def supports_coalescing(self) -> bool:
-        """False: a batch of sends and receives comes as single calls."""
-        return False
-
-    @property
-    def supports_time_estimate(self) -> bool:
-        """False."""
-        return False
-
-    def _set_sequence_number_for_group(self) -> None:
-        """Sequence numbers start at 0 on every rank: there is nothing to agree on."""
-
-    def _get_sequence_number_for_group(self) -> int:
-        return self._sequence
-
     # Collectives. Each has the argument forms of torch's own methods: lists and options, or plain tensors.
 
     def allreduce(
         self, tensors: Sequence[Tensor] | Tensor, opts: Any = None, timeout: timedelta | None = None, *, op: Any = None
     ) -> HcclWork:
         """Reduce one tensor over all ranks, in place. ``opts`` may be the operator itself."""
-        request = requests.all_reduce(_one(tensors, "all_reduce"), _operator(opts, op))
+        request = reductions.all_reduce(_one(tensors, "all_reduce"), _operator(opts, op))
         return self._issue(request, opts, timeout)
 
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> WorkGroup:
         """Reduce several tensors, in place. All are checked before the first moves."""
         op = _operator(opts, None)
-        return self._issue_all([requests.all_reduce(tensor, op) for tensor in tensors], opts)
+        return self._issue_all([reductions.all_reduce(tensor, op) for tensor in tensors], opts)
 
     def reduce(
         self,
@@ -148,7 +60,7 @@ class HcclProcessGroup(dist.ProcessGroup):
         """Reduce one tensor to the root's. ``opts`` may be the root itself."""
         where = _root(opts, root)
         tensor = _one(tensors, "reduce")
-        request = requests.reduce(tensor, _operator(opts, op), where, self._rank, self._size)
+        request = reductions.reduce(tensor, _operator(opts, op), where, self._rank, self._size)
         return self._issue(request, opts, timeout)
 
     def broadcast(
@@ -160,7 +72,7 @@ class HcclProcessGroup(dist.ProcessGroup):
         root: int | None = None,
     ) -> HcclWork:
         """Send the root's tensor to all. ``opts`` may be the root itself."""
-        request = requests.broadcast(_one(tensors, "broadcast"), _root(opts, root), self._rank, self._size)
+        request = movements.broadcast(_one(tensors, "broadcast"), _root(opts, root), self._rank, self._size)
         return self._issue(request, opts, timeout)
 
     def allgather(
@@ -172,19 +84,21 @@ class HcclProcessGroup(dist.ProcessGroup):
     ) -> HcclWork:
         """Gather everybody's tensor into a list of tensors."""
         blocks = outputs if isinstance(inputs, Tensor) else _one_list(outputs, "all_gather")
-        request = requests.all_gather(blocks, _one(inputs, "all_gather"), self._rank, self._size)
+        request = movements.all_gather(blocks, _one(inputs, "all_gather"), self._rank, self._size)
         return self._issue(request, opts, timeout)
 
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> HcclWork:
         """Gather everybody's tensor into one large tensor."""
-        return self._issue(requests.all_gather_single(output, tensor, self._rank, self._size), opts)
+        return self._issue(movements.all_gather_single(output, tensor, self._rank, self._size), opts)
 
     def all_gather_single_coalesced(
         self, outputs: Sequence[Tensor], tensors: Sequence[Tensor], opts: Any = None
     ) -> WorkGroup:
         """Several :meth:`all_gather_single` at once."""
         pairs = _paired(outputs, tensors, "all_gather_into_tensor_coalesced")
-        return self._issue_all([requests.all_gather_single(out, own, self._rank, self._size) for out, own in pairs], opts)
+        return self._issue_all(
+            [movements.all_gather_single(out, own, self._rank, self._size) for out, own in pairs], opts
+        )
 
     def allgather_coalesced(
         self, output_lists: Sequence[Sequence[Tensor]], tensors: Sequence[Tensor], opts: Any = None
@@ -193,7 +107,7 @@ class HcclProcessGroup(dist.ProcessGroup):
         if any(len(of_rank) != len(tensors) for of_rank in output_lists):
             raise ConfigError(f"all_gather_coalesced: each output list must have {len(tensors)} tensors, as the inputs")
         calls = [
-            requests.all_gather([of_rank[index] for of_rank in output_lists], tensor, self._rank, self._size)
+            movements.all_gather([of_rank[index] for of_rank in output_lists], tensor, self._rank, self._size)
             for index, tensor in enumerate(tensors)
         ]
         return self._issue_all(calls, opts)
@@ -209,7 +123,7 @@ class HcclProcessGroup(dist.ProcessGroup):
     ) -> HcclWork:
         """Gather everybody's tensor into a list at the root."""
         blocks = outputs if isinstance(inputs, Tensor) else (outputs[0] if outputs else [])
-        request = requests.gather(blocks, _one(inputs, "gather"), _root(opts, root), self._rank, self._size)
+        request = movements.gather(blocks, _one(inputs, "gather"), _root(opts, root), self._rank, self._size)
         return self._issue(request, opts, timeout)
 
     def scatter(
@@ -223,7 +137,7 @@ class HcclProcessGroup(dist.ProcessGroup):
     ) -> HcclWork:
         """Give each rank one tensor of the root's list."""
         blocks = inputs if isinstance(outputs, Tensor) else (inputs[0] if inputs else [])
-        request = requests.scatter(_one(outputs, "scatter"), blocks, _root(opts, root), self._rank, self._size)
+        request = movements.scatter(_one(outputs, "scatter"), blocks, _root(opts, root), self._rank, self._size)
         return self._issue(request, opts, timeout)
 
     def reduce_scatter(
@@ -238,12 +152,12 @@ class HcclProcessGroup(dist.ProcessGroup):
         """Reduce a list of tensors over all ranks; each rank keeps one of them."""
         blocks = inputs if isinstance(outputs, Tensor) else _one_list(inputs, "reduce_scatter")
         output = _one(outputs, "reduce_scatter")
-        request = requests.reduce_scatter(output, blocks, _operator(opts, op), self._rank, self._size)
+        request = reductions.reduce_scatter(output, blocks, _operator(opts, op), self._rank, self._size)
         return self._issue(request, opts, timeout)
 
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> HcclWork:
         """Reduce one large tensor over all ranks; each rank keeps its part."""
-        request = requests.reduce_scatter_single(output, tensor, _operator(opts, None), self._rank, self._size)
+        request = reductions.reduce_scatter_single(output, tensor, _operator(opts, None), self._rank, self._size)
         return self._issue(request, opts)
 
     def reduce_scatter_single_coalesced(
@@ -252,12 +166,12 @@ class HcclProcessGroup(dist.ProcessGroup):
         """Several :meth:`reduce_scatter_single` at once."""
         op = _operator(opts, None)
         pairs = _paired(outputs, tensors, "reduce_scatter_tensor_coalesced")
-        calls = [requests.reduce_scatter_single(out, own, op, self._rank, self._size) for out, own in pairs]
+        calls = [reductions.reduce_scatter_single(out, own, op, self._rank, self._size) for out, own in pairs]
         return self._issue_all(calls, opts)
 
     def alltoall(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None) -> HcclWork:
         """Send a list of tensors, one to each rank."""
-        return self._issue(requests.all_to_all(outputs, inputs, self._size), opts)
+        return self._issue(movements.all_to_all(outputs, inputs, self._size), opts)
 
     def all_to_all_single(
         self,
@@ -269,12 +183,12 @@ class HcclProcessGroup(dist.ProcessGroup):
         timeout: timedelta | None = None,
     ) -> HcclWork:
         """Send parts of one tensor, one to each rank."""
-        request = requests.all_to_all_single(output, tensor, output_split_sizes, input_split_sizes, self._size)
+        request = movements.all_to_all_single(output, tensor, output_split_sizes, input_split_sizes, self._size)
         return self._issue(request, opts, timeout)
 
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> HcclWork:
         """Return when all ranks have called."""
-        return self._issue(requests.barrier(), opts, timeout)
+        return self._issue(movements.barrier(), opts, timeout)
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """A barrier whose error names a rank that did not come."""
@@ -295,8 +209,8 @@ class HcclProcessGroup(dist.ProcessGroup):
         self._check_peer(dst, "send")
         memory.check(tensor, "send")
         home = memory.readable(tensor)
-        handle = self._open("send").start_send(home.data_ptr(), _nbytes(home), dst, tag)
-        return self._track(HcclWork(handle, [tensor], self._completer, (home, tensor), in_order=False))
+        handle = self._open("send").start_send(home.data_ptr(), _nbytes(home), dst, tag, keep=(home, tensor))
+        return self._track(HcclWork(handle, [tensor], self._completer, in_order=False))
 
     def recv(self, tensors: Sequence[Tensor] | Tensor, src: int, tag: int = 0) -> HcclWork:
         """Receive one tensor from rank ``src``."""
@@ -309,129 +223,15 @@ class HcclProcessGroup(dist.ProcessGroup):
 
     recvAnysource = recv_anysource
 
-    # Coalescing: one work for all that was issued in between.
-
-    def _start_coalescing(self, device: torch.device | None = None) -> None:
-        self._coalescing = []
-
-    def _end_coalescing(self, device: torch.device | None = None) -> WorkGroup:
-        works, self._coalescing = self._coalescing or [], None
-        return WorkGroup(works, self._completer)
-
-    start_coalescing = _start_coalescing
-    end_coalescing = _end_coalescing
-
-    # The end.
-
-    def shutdown(self) -> None:
-        """Stop the engine and the threads of this group; what is still under way fails. Idempotent."""
-        self._close()
-
-    def abort(self) -> None:
-        """Make everything that is under way fail now, on this rank, then :meth:`shutdown`."""
-        if self._close.alive:
-            self._engine.abort()
-        self._close()
-
-    # Inside.
-
-    def _issue(self, request: Request, opts: Any, timeout: timedelta | None = None) -> HcclWork:
-        engine = self._open(request.collective.name.lower())
-        timeout_s = to_seconds(timeout if timeout is not None else getattr(opts, "timeout", None))
-        blocking = self._coalescing is None and (self._blocking or not getattr(opts, "asyncOp", True))
-        self._sequence += 1
-        if blocking and timeout_s is None:
-            _run(engine, request)
-            memory.copy_home(request.copies)
-            return HcclWork(None, request.result, self._completer)
-        work = HcclWork(_start(engine, request), request.result, self._completer, request.keep, request.copies)
-        if blocking:
-            work.wait(timedelta(seconds=timeout_s))
-        return self._track(work)
-
-    def _issue_all(self, calls: Sequence[Request], opts: Any) -> WorkGroup:
-        return WorkGroup([self._issue(request, opts) for request in calls], self._completer)
-
     def _receive(self, tensor: Tensor, src: int, tag: int) -> HcclWork:
         memory.check(tensor, "recv")
         home, copies = memory.writable(tensor, "recv")
-        handle = self._open("recv").start_recv(home.data_ptr(), _nbytes(home), src, tag)
-        return self._track(HcclWork(handle, [tensor], self._completer, (home, tensor), copies, in_order=False))
-
-    def _track(self, work: HcclWork) -> HcclWork:
-        if self._coalescing is not None:
-            self._coalescing.append(work)
-        return work
-
-    def _open(self, call: str) -> Engine:
-        if not self._close.alive:
-            raise BrokenGroupError(f"{call} on process group {self._group_name!r}, which has been shut down")
-        if self._completer.is_current():
-            raise ConfigError(
-                f"{call} was called from the callback of a future. Callbacks run when results come in, in an order that "
-                "differs between ranks; wait() for the work instead, or make the group with Options(blocking=True)"
-            )
-        return self._engine
+        handle = self._open("recv").start_recv(home.data_ptr(), _nbytes(home), src, tag, keep=(home, tensor))
+        return self._track(HcclWork(handle, [tensor], self._completer, copies, in_order=False))
 
     def _check_peer(self, peer: int, call: str) -> None:
         if not 0 <= peer < self._size or peer == self._rank:
             raise ConfigError(f"{call}: rank {peer} is not another rank of this group of {self._size}")
-
-
-def _close(engine: Engine, completer: Completer) -> None:
-    if completer.busy:
-        engine.abort()
-    completer.close(_JOIN_S)
-    engine.close()
-
-
-def _run(engine: Engine, request: Request) -> None:
-    if request.in_counts is not None and request.out_counts is not None:
-        engine.run_v(
-            request.collective,
-            request.op,
-            request.dtype,
-            request.root,
-            request.in_ptr,
-            request.in_counts,
-            request.out_ptr,
-            request.out_counts,
-        )
-    else:
-        engine.run(
-            request.collective,
-            request.op,
-            request.dtype,
-            request.root,
-            request.in_ptr,
-            request.out_ptr,
-            request.count,
-        )
-
-
-def _start(engine: Engine, request: Request) -> Any:
-    if request.in_counts is not None and request.out_counts is not None:
-        return engine.start_v(
-            request.collective,
-            request.op,
-            request.dtype,
-            request.root,
-            request.in_ptr,
-            request.in_counts,
-            request.out_ptr,
-            request.out_counts,
-            keep=request.keep,
-        )
-    return engine.start(
-        request.collective,
-        request.op,
-        request.dtype,
-        request.root,
-        request.in_ptr,
-        request.out_ptr,
-        request.count,
-        keep=request.keep,
-    )
 
 
 def _one(tensors: Sequence[Tensor] | Tensor, call: str) -> Tensor:
@@ -444,7 +244,9 @@ def _one(tensors: Sequence[Tensor] | Tensor, call: str) -> Tensor:
 
 def _one_list(lists: Sequence[Sequence[Tensor]], call: str) -> Sequence[Tensor]:
     if len(lists) != 1:
-        raise ConfigError(f"{call}: {len(lists)} lists of tensors given; a rank has one device and passes one list a call")
+        raise ConfigError(
+            f"{call}: {len(lists)} lists of tensors given; a rank has one device and passes one list a call"
+        )
     return lists[0]
 
 
@@ -454,7 +256,7 @@ def _paired(outputs: Sequence[Tensor], inputs: Sequence[Tensor], call: str) -> l
     return list(zip(outputs, inputs, strict=True))
 
 
-def _operator(opts: Any, op: Any) -> Any:
+def _operator(opts: Any, op: Any) -> ReduceOp:
     """The engine's operator from options, from an operator in their place, or SUM."""
     if op is None:
         op = getattr(opts, "reduceOp", opts)
@@ -469,5 +271,3 @@ def _root(opts: Any, root: int | None) -> int:
 
 def _nbytes(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
-
-

@@ -1,33 +1,38 @@
 """Rendezvous under an MPI launcher: ``init_process_group`` without RANK, WORLD_SIZE, MASTER_ADDR or MASTER_PORT.
 
-``mpi://`` is a rendezvous of its own. ``env://``, torch's default, falls back to it where mpirun has started the process
-and the variables of torch are not all set; otherwise it stays what it is. MPI is started no earlier than that.
+``mpi://`` is a rendezvous of its own. ``env://``, torch's default, falls back to it where mpirun has started the
+process and the variables of torch are not all set; otherwise it stays what it is. MPI starts no earlier than that.
 """
 
 from __future__ import annotations
 
 import importlib
-import os
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
-from torch.distributed import Store, TCPStore, register_rendezvous_handler
+from torch._C._distributed_c10d import Store, TCPStore
 from torch.distributed.constants import default_pg_timeout
+from torch.distributed.rendezvous import register_rendezvous_handler
 
+from hccl_py.core.env import Launch, child_environ
 from hccl_py.core.errors import ConfigError
 
 Handler = Callable[..., Iterator[tuple[Store, int, int]]]
 
 _TORCH_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")  # Open MPI; MPICH and what follows it
 
 
-def under_mpi(environment: Mapping[str, str]) -> bool:
-    """True if an MPI launcher started this process as one of several ranks."""
-    return any(int(environment.get(name, "1")) > 1 for name in _SIZE_VARIABLES)
+def needs_mpi(environ: Mapping[str, str]) -> bool:
+    """True if mpirun started this process as one of several ranks and torch's own variables are not all set."""
+    launch = Launch.from_environ(environ)
+    return (
+        launch.launcher in ("openmpi", "mpich")
+        and launch.size > 1
+        and any(name not in environ for name in _TORCH_VARIABLES)
+    )
 
 
 def mpi_rendezvous(url: str, timeout: timedelta = default_pg_timeout, **_: Any) -> Iterator[tuple[Store, int, int]]:
@@ -40,15 +45,11 @@ def mpi_rendezvous(url: str, timeout: timedelta = default_pg_timeout, **_: Any) 
     raise ConfigError(f"{url}: an MPI job cannot meet a second time on the same handle; call init_process_group again")
 
 
-def env_rendezvous(plain: Handler, environment: Mapping[str, str]) -> Handler:
-    """The handler of ``env://``: ``plain``, torch's own, or ``mpi://`` where only the launcher knows the ranks.
-
-    Args:
-        environment: read at each call, not before.
-    """
+def env_rendezvous(plain: Handler) -> Handler:
+    """The handler of ``env://``: ``plain``, torch's own, or ``mpi://`` where only the launcher knows the ranks."""
 
     def handler(url: str, **arguments: Any) -> Iterator[tuple[Store, int, int]]:
-        if under_mpi(environment) and any(name not in environment for name in _TORCH_VARIABLES):
+        if needs_mpi(child_environ()):
             return mpi_rendezvous(url, **arguments)
         return plain(url, **arguments)
 
@@ -57,10 +58,10 @@ def env_rendezvous(plain: Handler, environment: Mapping[str, str]) -> Handler:
 
 def register_rendezvous() -> None:
     """Offer ``mpi://`` and the fallback of ``env://`` to ``init_process_group``."""
-    register_rendezvous_handler("mpi", mpi_rendezvous)
-    # torch has no public way to extend env://; torch.distributed.rendezvous is the function, not the module, as attribute
+    register_rendezvous_handler("mpi", mpi_rendezvous)  # type: ignore[no-untyped-call]
+    # torch has no public way to extend env://. As an attribute, torch.distributed.rendezvous is a function.
     handlers: dict[str, Handler] = importlib.import_module("torch.distributed.rendezvous")._rendezvous_handlers
-    handlers["env"] = env_rendezvous(handlers["env"], os.environ)
+    handlers["env"] = env_rendezvous(handlers["env"])
 
 
 def _mpi_store(timeout: timedelta) -> tuple[Store, int, int]:
@@ -74,7 +75,7 @@ def _mpi_store(timeout: timedelta) -> tuple[Store, int, int]:
     one_host = _on_one_host(world)
     if rank == 0:
         host = "127.0.0.1" if one_host else _address_of_this_host()
-        address = (os.environ.get("MASTER_ADDR", host), store.port)  # type: ignore[union-attr]
+        address = (child_environ().get("MASTER_ADDR", host), store.port)  # type: ignore[union-attr]
     host, port = world.bcast(address)
     if store is None:
         store = TCPStore(host, port, size, is_master=False, timeout=timeout)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from torch.distributed import Store
+from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
-from hccl_py.core.errors import CollectiveTimeoutError
+from hccl_py.core.errors import CollectiveTimeoutError, ConfigError
 
 
 class StoreBootstrap:
@@ -33,23 +34,40 @@ class StoreBootstrap:
         prefix = f"hccl_py/{self._round}"
         self._round += 1
         keys = [f"{prefix}/{rank}" for rank in range(self.size)]
-        self._store.set(keys[self.rank], data)
+        self._store.set(keys[self.rank], data)  # type: ignore[arg-type]  # takes bytes, too
         gathered: list[bytes] = []
         for rank, key in enumerate(keys):
-            self._wait(key, rank)
+            self._wait(key, f"rank {rank} to join the group", rank)
             gathered.append(bytes(self._store.get(key)))
-        if self._store.add(f"{prefix}/read", 1) == self.size:  # the last reader clears up
-            for key in [*keys, f"{prefix}/read"]:
+        read, done = f"{prefix}/read", f"{prefix}/done"
+        if self._store.add(read, 1) == self.size:
+            self._store.set(done, "")
+        if self.rank == 0:  # it may be the host of the store, which must live until all have read
+            self._wait(done, "all ranks to read what they exchanged", -1)
+            for key in (*keys, read, done):
                 self._store.delete_key(key)
         return gathered
 
-    def _wait(self, key: str, rank: int) -> None:
+    def _wait(self, key: str, what: str, peer: int) -> None:
         try:
             self._store.wait([key], timedelta(seconds=self._timeout_s))
-        except RuntimeError as error:  # DistStoreError; the store does not say more
+        except RuntimeError as error:  # DistStoreError, DistNetworkError: the store does not say more
             raise CollectiveTimeoutError(
-                f"rank {self.rank} waited {self._timeout_s:g} s for rank {rank} to join the process group: {error}",
+                f"rank {self.rank} waited up to {self._timeout_s:g} s for {what}: {error}",
                 rank=self.rank,
-                peer=rank,
+                peer=peer,
                 waited_s=self._timeout_s,
             ) from error
+
+
+def environment_bootstrap(timeout_s: float) -> StoreBootstrap:
+    """The ranks of this job as torch's variables have them: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+
+    Raises:
+        ConfigError: one of them is missing.
+    """
+    try:
+        store, rank, size = next(rendezvous("env://", timeout=timedelta(seconds=timeout_s)))
+    except ValueError as error:
+        raise ConfigError(f"torch cannot find the other ranks: {error}") from error
+    return StoreBootstrap(PrefixStore("hccl_py_init", store), rank, size, timeout_s)

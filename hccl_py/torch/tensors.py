@@ -66,7 +66,9 @@ def refuse_overlap(tensor: Tensor, call: str) -> None:
     reach = 0
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1 and stride <= reach:
-            raise ConfigError(f"{call}: elements of the tensor share memory (expanded or overlapping view); use .clone()")
+            raise ConfigError(
+                f"{call}: elements of the tensor share memory (expanded or overlapping view); use .clone()"
+            )
         reach += stride * (size - 1)
 
 

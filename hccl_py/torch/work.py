@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Protocol
 
-import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import Work as TorchWork
 from torch.futures import Future
 
 from hccl_py.torch.completer import Completer, resolve
@@ -22,7 +22,9 @@ from hccl_py.torch.tensors import Copy, copy_home
 class Handle(Protocol):
     """An operation under way in the engine."""
 
-    source: int
+    @property
+    def source(self) -> int:
+        """The sender, of a message that was received."""
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Block until done; raise if it failed or nobody came in time."""
@@ -39,7 +41,7 @@ def to_seconds(timeout: timedelta | None) -> float | None:
     return seconds if seconds > 0 else None
 
 
-class _Waitable(dist._Work):
+class _Waitable(TorchWork):
     """What both works share: the future."""
 
     def __init__(self, completer: Completer, in_order: bool) -> None:
@@ -71,7 +73,6 @@ class HcclWork(_Waitable):
     Args:
         handle: the operation in the engine, or None if it is already complete.
         result: what the future holds.
-        keep: tensors whose memory the engine uses.
         copies: staged results, brought home by the first who sees that the operation is done.
         completer: resolves futures that are asked for early.
         in_order: False for point-to-point messages.
@@ -82,14 +83,12 @@ class HcclWork(_Waitable):
         handle: Handle | None,
         result: list[Tensor],
         completer: Completer,
-        keep: Sequence[Tensor] = (),
         copies: Sequence[Copy] = (),
         in_order: bool = True,
     ) -> None:
         super().__init__(completer, in_order)
         self._handle = handle
         self._result = result
-        self._keep = keep
         self._copies = copies
         self._lock = threading.Lock() if copies else None
         self._error: Exception | None = None
@@ -145,18 +144,14 @@ class HcclWork(_Waitable):
         except Exception as error:
             if handle.done():  # else it was only this wait that was too short
                 self._error = error
-                self._release()
+                self._handle = None
             raise
         if self._lock is not None:
             with self._lock:
                 copy_home(self._copies)
                 self._copies = ()
         self._source = handle.source
-        self._release()
-
-    def _release(self) -> None:
         self._handle = None
-        self._keep = ()
 
 
 class WorkGroup(_Waitable):
@@ -193,3 +188,6 @@ class WorkGroup(_Waitable):
     def result(self) -> list[Tensor]:
         """The result tensors of all works, in order."""
         return [tensor for work in self._works for tensor in work.result()]
+
+
+WORK_CLASSES = (_Waitable, HcclWork, WorkGroup)

@@ -178,7 +178,7 @@ void bind_group(nb::module_& m) {
       .def(nb::new_([](std::uint32_t world, std::uint32_t slot_bytes, std::uint32_t channels) {
              return std::make_shared<Hub>(world, slot_bytes, channels + 1);
            }),
-           nb::arg("world"), nb::arg("slot_bytes") = 4096, nb::arg("channels") = 1);
+           nb::arg("world"), nb::arg("slot_bytes") = 4096, nb::arg("channels") = 2);
 
   nb::class_<Work>(m, "Work", "An operation that was started.")
       .def("done", &Work::done, "True once it is over, well or not.")
@@ -192,7 +192,7 @@ void bind_group(nb::module_& m) {
            nb::arg("use_shm") = true, nb::arg("use_tcp") = true, nb::arg("host_id") = "", nb::arg("usable_cpus") = 1,
            nb::arg("spins") = -1, nb::arg("segment_bytes") = 32768, nb::arg("timeout_s") = 600.0,
            nb::arg("shm_ring_bytes") = 262144, nb::arg("shm_slot_bytes") = 65536, nb::arg("tcp_interfaces") = "",
-           nb::arg("tcp_port_range") = std::pair<std::uint16_t, std::uint16_t>(0, 0), nb::arg("tcp_connections") = 1,
+           nb::arg("tcp_port_range") = std::pair<std::uint16_t, std::uint16_t>(0, 0), nb::arg("tcp_connections") = 2,
            nb::arg("tcp_family") = "auto")
       .def_prop_ro("rank", &Group::rank)
       .def_prop_ro("world", &Group::world)

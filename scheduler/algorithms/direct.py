@@ -25,7 +25,7 @@ _RESULTS = 1  # two rounds: the channel of the second one, so that it need not w
 def _write(w: Writer) -> None:
     one_round = {
         C.ALL_REDUCE: _all_reduce,
-        C.BARRIER: _all_reduce,
+        C.BARRIER: _barrier,
         C.REDUCE: _reduce,
         C.BROADCAST: _broadcast,
         C.ALL_GATHER: _all_gather,
@@ -90,6 +90,12 @@ def _all_to_all(w: Writer) -> None:
         else:
             w.send(w.input(q), w.peer(q))
             w.recv(w.peer(q, slot=w.rank), w.output(q))
+
+
+def _barrier(w: Writer) -> None:
+    w.send(w.input(), *map(w.peer, _others(w)))
+    for q in reversed(_others(w)):
+        w.recv(w.peer(q), w.output())
 
 
 def _gather(w: Writer) -> None:

@@ -165,18 +165,23 @@ def _all_gather(w: Writer, fold: _Fold) -> None:
 
 
 def _barrier(w: Writer, _: _Fold) -> None:
-    """After the message over distance d, a rank has heard of the 2 d ranks before it."""
-    heard, distance = w.input(), 1
+    """After the message over distance d, a rank has heard of the 2 d ranks before it.
+
+    Tokens of two slots and of one take turns, so that each step waits for the end of the last: [Note: empty tokens] in
+    verify.py.
+    """
+    token, distance, span = w.input(span=2), 1, 2
     while distance < w.world:
-        w.send(heard, w.peer((w.rank + distance) % w.world))
-        w.fold([heard, w.peer((w.rank - distance) % w.world, raw=distance == 1)], [w.output()])
-        heard, distance = w.output(), distance * 2
+        w.send(token, w.peer((w.rank + distance) % w.world))
+        w.recv(w.peer((w.rank - distance) % w.world), w.output(span=span))
+        distance, span = distance * 2, 3 - span
+        token = w.output(span=span)
 
 
 def _shape(collective: Collective, world: int, _: Mapping[str, ParamValue]) -> Shape:
     if collective is Collective.ALL_REDUCE:
         return Shape(slots=_Fold(world).power, channels=2)
-    return Shape()
+    return Shape(slots=2 if collective is Collective.BARRIER else 1)
 
 
 def _variants(_: Collective, __: Groups) -> tuple[Mapping[str, ParamValue], ...]:

@@ -163,6 +163,7 @@ class _Above(NamedTuple):
     """A rank's place in the tree of leaders: hosts form a binary tree under the root's host, ranks hang under leaders."""
 
     parent: int | None
+    depth: int
     below: list[tuple[int, bool]]  # rank, and whether it contributes alone
 
 
@@ -172,12 +173,13 @@ def _above(w: Writer, hosts: _Hosts) -> _Above:
     order = [(at + d) % num_hosts for d in range(num_hosts)]
     leaders = [w.root, *(hosts.owner(host, 0) for host in order[1:])]
     i = order.index(hosts.mine)
+    depth = (i + 1).bit_length() - 1
     if leaders[i] != w.rank:
-        return _Above(leaders[i], [])
+        return _Above(leaders[i], depth + 1, [])
     children = [c for c in (2 * i + 1, 2 * i + 2) if c < num_hosts]
     below = [(leaders[c], hosts.single(order[c]) and 2 * c + 1 >= num_hosts) for c in children]
     below += [(q, True) for q in hosts.neighbours]
-    return _Above(leaders[(i - 1) // 2] if i else None, below)
+    return _Above(leaders[(i - 1) // 2] if i else None, depth, below)
 
 
 def _broadcast(w: Writer, hosts: _Hosts) -> None:
@@ -193,15 +195,19 @@ def _reduce(w: Writer, hosts: _Hosts) -> None:
 
 
 def _barrier(w: Writer, hosts: _Hosts) -> None:
-    """Up the tree of leaders, and down again."""
+    """Up the tree of leaders, and down again.
+
+    From one level to the next tokens of two slots and of one take turns, and so do up and down, so that each step waits for
+    the end of those before: [Note: empty tokens] in verify.py.
+    """
     above = _above(w, hosts)
-    sources = [(w.rank, w.input()), *((q, w.peer(q, raw=alone)) for q, alone in above.below)]
-    down = [w.peer(q) for q, _ in above.below]
-    if above.parent is None:
-        w.fold(by_rank(sources), [w.output(), *down])
-    else:
-        w.fold(by_rank(sources), [w.peer(above.parent)])
-        w.recv(w.peer(above.parent, raw=False), w.output(), *down)
+    mine, below = 1 + above.depth % 2, 2 - above.depth % 2
+    for q, _ in above.below:
+        w.recv(w.peer(q), w.output(span=below))
+    if above.parent is not None:
+        w.send(w.output(span=mine) if above.below else w.input(span=mine), w.peer(above.parent))
+        w.recv(w.peer(above.parent), w.output(span=below))
+    _spread(w, [q for q, _ in above.below], w.output(span=mine))
 
 
 def _all_to_all(w: Writer, hosts: _Hosts) -> None:
@@ -252,13 +258,18 @@ def _shares(groups: Groups) -> int:
 
 def _shape(collective: Collective, world: int, params: Mapping[str, ParamValue]) -> Shape:
     if collective is not Collective.ALL_REDUCE:
-        return Shape()
+        return Shape(slots=2 if collective is Collective.BARRIER else 1)
     groups = _groups(params, world)
     return Shape(slots=_shares(groups) * len(groups), channels=2)
 
 
 def _variants(_: Collective, groups: Groups) -> tuple[Mapping[str, ParamValue], ...]:
-    return ({"groups": groups},) if len(groups) > 1 and any(len(group) > 1 for group in groups) else ()
+    return ({"groups": groups},)
+
+
+def _worth(groups: Groups) -> bool:
+    """On one host, or with one rank a host, there is only one level."""
+    return len(groups) > 1 and any(len(group) > 1 for group in groups)
 
 
 HIERARCHICAL = Algorithm(
@@ -268,4 +279,5 @@ HIERARCHICAL = Algorithm(
     write=_write,
     shape=_shape,
     variants=_variants,
+    worth=_worth,
 )

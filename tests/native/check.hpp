@@ -8,7 +8,6 @@
 #include <initializer_list>
 #include <sstream>
 #include <string>
-#include <type_traits>
 
 namespace hccl_py::testing {
 
@@ -29,11 +28,7 @@ template <class A, class B>
 void check_eq(const char* file, int line, const char* text, const A& a, const B& b) {
   if (a == b) return;
   std::ostringstream what;
-  if constexpr (std::is_arithmetic_v<A> && std::is_arithmetic_v<B>) {
-    what << text << ": " << +a << " != " << +b;  // + prints small integers as numbers
-  } else {
-    what << text << ": " << a << " != " << b;
-  }
+  what << text << ": " << a << " != " << b;
   fail(file, line, what.str());
 }
 

@@ -17,7 +17,7 @@ namespace hccl_py {
 // Where the ranks of one loopback group meet; made first, shared by all.
 class Hub {
  public:
-  explicit Hub(std::uint32_t world, std::uint32_t slot_bytes = 4096, std::uint32_t channels = 2);
+  explicit Hub(std::uint32_t world, std::uint32_t slot_bytes = 4096, std::uint32_t channels = 3);
   ~Hub();
   Hub(const Hub&) = delete;
   Hub& operator=(const Hub&) = delete;

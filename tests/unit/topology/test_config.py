@@ -1,4 +1,4 @@
-"""The cluster file: every field changes what it should, and every mistake is one error with file, line and a way out."""
+"""The cluster file: every field changes what it should, every mistake is one error with file, line and a way out."""
 
 from __future__ import annotations
 
@@ -364,9 +364,10 @@ def test_the_file_must_be_a_mapping_with_hosts() -> None:
 
 def test_too_many_nodes_or_links_are_refused() -> None:
     many = "version: 1\nhosts:\n  h[0-40000]:\nswitches:\n  s[0-40000]:\n"
-    with pytest.raises(ConfigError, match="f:5: switches.*more than 65536 nodes"):
+    with pytest.raises(ConfigError, match=r"f:5: switches.*more than 65536 nodes"):
         parse_cluster(many, "f")
-    mesh = "version: 1\nhosts:\n  h[0-2000]:\nlinks:\n  - {between: [h*, h*], kind: roce, bandwidth: 1GB/s, latency: 1us}\n"
+    wires = "{between: [h*, h*], kind: roce, bandwidth: 1GB/s, latency: 1us}"
+    mesh = f"version: 1\nhosts:\n  h[0-2000]:\nlinks:\n  - {wires}\n"
     with pytest.raises(ConfigError, match=r"f:5: links\[0\]: .*make more than 200000 links"):
         parse_cluster(mesh, "f")
 

@@ -70,7 +70,7 @@ def test_aliases_are_allowed_but_not_as_a_bomb() -> None:
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="nothing.yaml: cannot read: No such file"):
+    with pytest.raises(ConfigError, match=r"nothing.yaml: cannot read: No such file"):
         read_document(tmp_path / "nothing.yaml")
     with pytest.raises(ConfigError, match="cannot read: Is a directory"):
         read_document(tmp_path)

@@ -40,6 +40,14 @@ def test_tree_tells_directions_and_unequal_hosts_apart() -> None:
     assert "host --> cpu0  memory  12GB/s" in tree_text(slower)
 
 
+def test_tree_of_many_equal_hosts_stays_short() -> None:
+    topology, placement = many_hosts([2] * 100)
+    text = tree_text(topology, placement)
+    assert "ranks   14-15 of h7" in text and "h8" not in text
+    assert "... and of 92 more hosts" in text
+    assert len(text.splitlines()) < 20
+
+
 def test_tree_keeps_to_its_width() -> None:
     topology, placement = many_hosts((3, 5, 2, 7))
     assert max(map(len, tree_text(topology, placement, width=60).splitlines())) <= 60
@@ -51,9 +59,9 @@ def test_tree_keeps_to_its_width() -> None:
         (["gpu2", "gpu0", "gpu1"], "gpu[0-2]"),
         (["gpu10", "gpu2"], "gpu[2,10]"),
         (["eth0"], "eth0"),
-        (["n01", "n02"], "n01 n02"),  # zeros in front are part of the name
+        (["n01", "n02", "n10"], "n0[1-2] n10"),  # as cluster files would read it
         (["a/x0", "a/x1", "b/x0", "b/x1"], "a b/x[0-1]"),
-        (["a", "a/x", "leaf"], "a a/x leaf"),
+        (["a", "a/x", "leaf"], "a leaf a/x"),
     ],
 )
 def test_names_are_compressed(names: list[str], text: str) -> None:

@@ -41,6 +41,10 @@ def test_queries() -> None:
     assert TOPOLOGY.devices("b") == ("b/cpu0",)
     assert TOPOLOGY.nics() == ("b/eth0",)
     assert TOPOLOGY.nics("a") == ()
+    assert [node.name for node in TOPOLOGY.nodes_within("b")] == ["b", "b/cpu0", "b/eth0"]
+    assert [node.name for node in TOPOLOGY.nodes_within("")] == ["tor"]
+    assert [str(link) for link in TOPOLOGY.links_within("b")] == ["b/cpu0 -> b/eth0", "b/eth0 -> b/cpu0"]
+    assert len(TOPOLOGY.links_within("")) == 4
     assert TOPOLOGY.host_of("a/cpu2") == "a"
     assert TOPOLOGY.host_of("a") == "a"
     assert TOPOLOGY.host_of("tor") == ""
@@ -56,6 +60,8 @@ def test_unknown_names_are_refused_with_the_nearest() -> None:
         TOPOLOGY.link("a/cpu0", "b/cpu0")
     with pytest.raises(TopologyError, match="'tor' is a switch, not a host"):
         TOPOLOGY.devices("tor")
+    with pytest.raises(TopologyError, match="no host 'bb'; did you mean 'b'"):
+        TOPOLOGY.links_within("bb")
     with pytest.raises(TopologyError, match="no node 'c'"):
         TOPOLOGY.path("c", "c")
 
@@ -77,8 +83,8 @@ def test_digest_is_pinned() -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        Topology(NODES[:-2] + (Node("b/eth0", NodeKind.NIC, interface="x"), NODES[-1]), LINKS),
-        Topology(NODES[:-2] + (Node("b/eth0", NodeKind.NIC, pci="0000:01:00.0"), NODES[-1]), LINKS),
+        Topology((*NODES[:-2], Node("b/eth0", NodeKind.NIC, interface="x"), NODES[-1]), LINKS),
+        Topology((*NODES[:-2], Node("b/eth0", NodeKind.NIC, pci="0000:01:00.0"), NODES[-1]), LINKS),
         Topology((*NODES, Node("a/numa0", NodeKind.NUMA)), LINKS),
         Topology((*NODES, Node("a/numa0", NodeKind.NUMA, cpus=4)), LINKS),
         Topology((*HOSTS, *NODES[2:3], *NODES[4:], cpu("a/cpu10", "a/numa0"), Node("a/numa0", NodeKind.NUMA)), LINKS),

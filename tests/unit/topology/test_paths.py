@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import pytest
 
 from hccl_py.core.errors import TopologyError
+from hccl_py.topology.config import parse_cluster
 from hccl_py.topology.graph import DeviceKind, Link, LinkKind, Node, NodeKind, Topology
 from hccl_py.topology.shapes import ring, two_hosts
 
@@ -105,5 +109,20 @@ def test_links_are_directed_and_a_missing_way_is_refused() -> None:
     assert stops(topology, "h/d0", "h/d1") == ["h/d1"]
     with pytest.raises(TopologyError, match="no path from 'h/d1' to 'h/d0'"):
         topology.path("h/d1", "h/d0")
-    with pytest.raises(TopologyError, match="no path"):
+    with pytest.raises(TopologyError, match="no path from 'h/d1' to 'h/d0'"):
         topology.check_connected(["h/d0", "h/d1"])
+    with pytest.raises(TopologyError, match="no path from 'h/d1' to 'h/d0'"):
+        topology.check_connected(["h/d1", "h/d0"])
+    topology.check_connected(["h/d0"])
+    topology.check_connected([])
+
+
+def test_a_thousand_ranks_are_read_and_routed_in_seconds() -> None:
+    """128 hosts with 8 GPUs: 3,585 nodes, 10,496 links; a shortest tree each for the ranks of one host."""
+    file = Path(__file__).parents[3] / "cluster_configs/two_nodes_8gpu_ib.yaml"
+    started = time.monotonic()
+    config = parse_cluster(file.read_text().replace("node[0-1]", "node[0-127]"))
+    for src in range(8):
+        assert len(config.placement.path(src, 1023 - src, config.topology)) == 6
+    assert config.placement.size == 1024
+    assert time.monotonic() - started < 20  # 1.5 s on an idle core

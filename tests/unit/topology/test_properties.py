@@ -18,6 +18,7 @@ from hccl_py.topology.placement import Placement
 from hccl_py.topology.schema import validate
 from hccl_py.topology.tree import tree_text
 
+quick = settings(deadline=None, max_examples=60)
 WORDS = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.:@+-]{0,5}", fullmatch=True)
 FIGURES = st.floats(1e-3, 1e13)
 
@@ -68,6 +69,7 @@ def read(text: str) -> Topology:
     return _Builder(document, validate(document)).topology()
 
 
+@quick
 @given(topologies(), st.randoms())
 def test_the_order_in_which_a_graph_is_written_does_not_matter(topology: Topology, random: object) -> None:
     nodes, links = list(topology.nodes), list(topology.links)
@@ -78,11 +80,13 @@ def test_the_order_in_which_a_graph_is_written_does_not_matter(topology: Topolog
     assert other.digest() == topology.digest()
 
 
-@given(topologies(), topologies())
+@quick
+@given(topologies(simple=True, max_size=2), topologies(simple=True, max_size=2))
 def test_digests_are_equal_exactly_where_graphs_are(a: Topology, b: Topology) -> None:
     assert (a.digest() == b.digest()) == (a == b)
 
 
+@quick
 @given(topologies())
 def test_yaml_round_trip(topology: Topology) -> None:
     text = dump_topology(topology)
@@ -90,6 +94,7 @@ def test_yaml_round_trip(topology: Topology) -> None:
     assert dump_topology(read(text)) == text
 
 
+@quick
 @given(topologies(simple=True), st.text(max_size=8), st.randoms())
 def test_yaml_round_trip_with_placement(topology: Topology, name: str, random: object) -> None:
     devices = list(topology.devices())
@@ -104,6 +109,7 @@ def test_yaml_round_trip_with_placement(topology: Topology, name: str, random: o
     assert (config.topology, config.placement, config.name) == (topology, placement, name)
 
 
+@quick
 @given(topologies())
 def test_every_graph_has_a_tree(topology: Topology) -> None:
     text = tree_text(topology, title="t", width=400)
@@ -130,7 +136,7 @@ def label(topology: Topology, path: tuple[Link, ...]) -> tuple[int, int, float]:
     return result
 
 
-@settings(max_examples=150, deadline=None)
+@quick
 @given(topologies(simple=True, max_size=5))
 def test_paths_are_connected_and_no_other_is_better(topology: Topology) -> None:
     for src in topology.nodes:
@@ -149,6 +155,7 @@ def test_paths_are_connected_and_no_other_is_better(topology: Topology) -> None:
             assert topology.bottleneck_Bps(path) == min(link.bandwidth_Bps for link in path)
 
 
+@quick
 @given(topologies(simple=True))
 def test_paths_do_not_depend_on_what_was_asked_before(topology: Topology) -> None:
     def all_paths(graph: Topology, names: list[str]) -> dict[tuple[str, str], tuple[Link, ...] | None]:

@@ -210,7 +210,7 @@ def reduce_and_broadcast() -> None:
     for root in range(SIZE):
         x = mine()
         dist.reduce(x, root)
-        assert (x == (TOTAL if RANK == root else RANK + 1)).all()
+        assert (x == (TOTAL if root == RANK else RANK + 1)).all()
         x = mine()
         dist.broadcast(x, root)
         assert (x == root + 1).all()
@@ -218,14 +218,14 @@ def reduce_and_broadcast() -> None:
 
 def gathers_and_scatters() -> None:
     root = SIZE - 1
-    outputs = [torch.zeros(4) for _ in range(SIZE)] if RANK == root else None
+    outputs = [torch.zeros(4) for _ in range(SIZE)] if root == RANK else None
     dist.gather(mine(), outputs, dst=root)
     assert outputs is None or all((outputs[rank] == rank + 1).all() for rank in range(SIZE))
     out = torch.zeros(4)
-    dist.scatter(out, [torch.full((4,), float(rank)) for rank in range(SIZE)] if RANK == root else None, src=root)
+    dist.scatter(out, [torch.full((4,), float(rank)) for rank in range(SIZE)] if root == RANK else None, src=root)
     assert (out == RANK).all()
     whole = torch.arange(4.0 * SIZE)
-    dist.scatter(whole[4 * RANK : 4 * RANK + 4], list(whole.chunk(SIZE)) if RANK == root else None, src=root)
+    dist.scatter(whole[4 * RANK : 4 * RANK + 4], list(whole.chunk(SIZE)) if root == RANK else None, src=root)
     assert whole.tolist() == list(range(4 * SIZE))  # at the root in place, elsewhere the same values come
 
 
@@ -292,7 +292,10 @@ def messages() -> None:
     if RANK < 2:
         big = torch.full((300_000,), float(RANK))
         inbox = torch.zeros(300_000)
-        works = [dist.isend(big, 1 - RANK, tag=3), dist.irecv(inbox, 1 - RANK, tag=3)]  # both ways at once, larger than any buffer
+        works = [
+            dist.isend(big, 1 - RANK, tag=3),
+            dist.irecv(inbox, 1 - RANK, tag=3),
+        ]  # both ways at once, larger than any buffer
         for work in works:
             assert work is not None
             work.wait()

@@ -1,4 +1,4 @@
-"""Stock DistributedDataParallel over hccl_py: the loss curve of gloo, and in deterministic mode the same bits each time."""
+"""Stock DistributedDataParallel over hccl_py: the loss curve of gloo; in deterministic mode the same bits each time."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -47,11 +48,16 @@ def wrong_shape_by_functional() -> None:
 
 def wrong_op_dtype_root_or_collective() -> None:
     last = RANK == SIZE - 1
-    one, group = torch.ones(4), dist.new_group
-    refuses(DesyncError, "", lambda g=group(): dist.all_reduce(one, dist.ReduceOp.MAX if last else dist.ReduceOp.SUM, g))
-    refuses(DesyncError, "", lambda g=group(): dist.all_reduce(one.int() if last else one, group=g))
-    refuses(DesyncError, "", lambda g=group(): dist.broadcast(one, int(last), group=g))
-    refuses(DesyncError, "", lambda g=group(): dist.barrier(g) if last else dist.all_reduce(one, group=g))
+    one = torch.ones(4)
+    op = dist.ReduceOp.MAX if last else dist.ReduceOp.SUM
+    for call in (
+        lambda group: dist.all_reduce(one, op, group),
+        lambda group: dist.all_reduce(one.int() if last else one, group=group),
+        lambda group: dist.broadcast(one, int(last), group=group),
+        lambda group: dist.barrier(group) if last else dist.all_reduce(one, group=group),
+    ):
+        refuses(DesyncError, "", partial(call, dist.new_group()))
+        assert (one == 1).all()
 
 
 def ddp_backward_raises() -> None:

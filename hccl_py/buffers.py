@@ -1,0 +1,51 @@
+"""What a Communicator takes for data: NumPy arrays, and anything with the buffer protocol or DLPack."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from hccl_py import _native
+from hccl_py.core.errors import ConfigError
+from hccl_py.core.types import DType
+
+# NumPy lets these types of other packages out neither by the buffer protocol nor by DLPack.
+_BY_NAME = {"bfloat16": DType.BFLOAT16, "float8_e4m3fn": DType.FLOAT8_E4M3, "float8_e5m2": DType.FLOAT8_E5M2}
+
+
+class Buffer(NamedTuple):
+    """A contiguous run of ``count`` elements at address ``ptr``."""
+
+    ptr: int
+    count: int
+    dtype: DType
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self.count * self.dtype.itemsize
+
+
+def describe(data: Any, what: str, writable: bool = False) -> Buffer:
+    """Where ``data`` lies and what it holds.
+
+    Raises:
+        ConfigError: it is no array, not contiguous, of an element type that the engine lacks, read-only where it is to
+            be written, or not in host memory.
+    """
+    name = getattr(getattr(data, "dtype", None), "name", "")
+    special = _BY_NAME.get(name) if isinstance(name, str) else None
+    if special is not None:
+        data = data.view(f"uint{8 * special.itemsize}")
+    found = _native.buffer(data)
+    if found is None:
+        raise ConfigError(f"{what} is a {type(data).__name__}: neither the buffer protocol nor DLPack gives its memory")
+    ptr, count, dtype, contiguous, readonly, on_host = found
+    if not on_host:
+        raise ConfigError(f"{what} is in the memory of a device; pass an array in host memory")
+    if not contiguous:
+        raise ConfigError(f"{what} is not contiguous; pass numpy.ascontiguousarray(...) and copy the result back")
+    if readonly and writable:
+        raise ConfigError(f"{what} is read-only, but the result goes there")
+    if dtype < 0:
+        raise ConfigError(f"{what} has elements of type {name or 'unknown'}; supported: {', '.join(d.name.lower() for d in DType)}")
+    return Buffer(ptr, count, DType(dtype) if special is None else special)

@@ -1,0 +1,308 @@
+"""Engine: one rank's connected group with its plans. Buffers are addresses here; Communicator and torch build on it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hccl_py import _native
+from hccl_py.bootstrap import Bootstrap
+from hccl_py.core.cpus import usable_cpus
+from hccl_py.core.env import Env
+from hccl_py.core.errors import CollectiveTimeoutError, ConfigError, DesyncError, HcclError
+from hccl_py.core.types import Collective, DType, ReduceOp
+from hccl_py.planner import Planner
+from hccl_py.sites import Site, call_site, describe
+
+
+_SITE_WAIT_S = 1.0  # for the other side to say where it called
+_log = logging.getLogger("hccl_py")
+
+
+class Work:
+    """An operation under way. Keeps its buffers alive until it is over."""
+
+    def __init__(self, engine: Engine, native: _native.Work, site: Site | None, keep: Any) -> None:
+        self._engine = engine
+        self._native = native
+        self._site = site
+        self._keep = keep
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Block until it is over; raise what went wrong.
+
+        Raises:
+            CollectiveTimeoutError: ``timeout_s`` passed first; the operation goes on.
+        """
+        try:
+            over = self._native.wait(timeout_s)
+        except DesyncError as error:
+            self._keep = None
+            raise self._engine._with_sites(error, self._site) from None
+        except HcclError:
+            self._keep = None
+            raise
+        if not over:
+            raise CollectiveTimeoutError(
+                f"rank {self._engine.rank}: still under way after {timeout_s} s", self._engine.rank, waited_s=timeout_s or 0.0
+            )
+        self._keep = None
+
+    def done(self) -> bool:
+        """True once it is over, well or not."""
+        return self._native.done()
+
+    @property
+    def source(self) -> int:
+        """The rank that sent, of a receive that is over."""
+        return self._native.source
+
+
+class Engine:
+    """One rank's membership in a group of ranks that are connected and agree on their settings.
+
+    Args:
+        bootstrap: how the ranks find each other; used during construction only.
+        env: settings (None: from the environment).
+        timeout_s: of each operation and of connecting (None: as the settings say).
+        hub: the ranks are threads of this process and use the reference transport.
+
+    Raises:
+        ConfigError: ranks have different settings, or one of them failed; the message names it.
+        TransportUnavailableError, CollectiveTimeoutError: ranks cannot reach each other.
+    """
+
+    def __init__(
+        self, bootstrap: Bootstrap, *, env: Env | None = None, timeout_s: float | None = None, hub: _native.Hub | None = None
+    ) -> None:
+        self.rank = bootstrap.rank
+        self.size = bootstrap.size
+        self._env = Env.from_environ() if env is None else env
+        self._timeout_s = self._env.timeout_s if timeout_s is None else timeout_s
+        self._pending: deque[Work] = deque()
+        self._group: _native.Group = self._together(bootstrap, "configure", lambda: self._make(hub))
+        hosts = self._connect(bootstrap, hub)
+        self._planner = Planner(hosts, self._env, self._group.slot_bytes if len(set(hosts)) == 1 else 0)
+        self._agree(bootstrap, "settings", self._planner.digest())
+        if self._group.warning:
+            _log.warning("%s; these ranks use tcp among themselves", self._group.warning)
+        self._run: Callable[..., bool] = self._group.run
+
+    def _make(self, hub: _native.Hub | None) -> _native.Group:
+        env = self._env
+
+        options: dict[str, Any] = {
+            "use_shm": "shm" in env.transports,
+            "use_tcp": "tcp" in env.transports,
+            "host_id": env.host_id or "",
+            "usable_cpus": usable_cpus(),
+            "spins": -1 if env.spin is None else env.spin,
+            "timeout_s": self._timeout_s,
+            "tcp_interfaces": env.interfaces or "",
+            "tcp_port_range": env.port_range or (0, 0),
+            "tcp_family": {"any": "auto", "ipv4": "4", "ipv6": "6"}[env.family],
+        }
+        for name, value in (
+            ("tcp_connections", env.connections),
+            ("shm_ring_bytes", env.ring_bytes),
+            ("shm_slot_bytes", env.slot_bytes),
+            ("segment_bytes", env.segment_bytes),
+        ):
+            if value is not None:
+                options[name] = value
+        return _native.Group(self.rank, self.size, hub=hub, **options)
+
+    def _connect(self, bootstrap: Bootstrap, hub: _native.Hub | None) -> list[str]:
+        """Connect; return for each rank a word for its host."""
+        group, timeout_s = self._group, self._timeout_s
+        if hub is None:
+            addresses = bootstrap.allgather(group.address())
+            report = self._together(bootstrap, "join", lambda: group.join(addresses, timeout_s))
+            reports = bootstrap.allgather(report)
+            self._together(bootstrap, "connect", lambda: group.connect(reports, timeout_s))
+        word = f"{socket.gethostname()}-{group.local_ranks[0]}"
+        return [host.decode() for host in bootstrap.allgather(word.encode())]
+
+    def _together(self, bootstrap: Bootstrap, stage: str, step: Callable[[], Any]) -> Any:
+        """Do ``step`` on all ranks; where one fails, all raise."""
+        failed: Exception | None = None
+        result = None
+        try:
+            result = step()
+        except HcclError as error:
+            failed = error
+        outcomes = bootstrap.allgather(str(failed).encode() if failed else b"")
+        if failed is not None:
+            raise failed
+        for rank, outcome in enumerate(outcomes):
+            if outcome:
+                raise ConfigError(f"rank {rank} could not {stage}: {outcome.decode()}")
+        return result
+
+    def _agree(self, bootstrap: Bootstrap, what: str, ours: str) -> None:
+        """Raise unless all ranks have the same settings."""
+        mine = json.dumps([ours, {s.name: s.value for s in self._env.table()}]).encode()
+        for rank, data in enumerate(bootstrap.allgather(mine)):
+            theirs, table = json.loads(data)
+            if theirs == ours:
+                continue
+            different = [f"{s.name} is {s.value!r} here and {table.get(s.name)!r} there" for s in self._env.table() if table.get(s.name) != s.value]
+            raise ConfigError(
+                f"ranks {self.rank} and {rank} have different {what}: " + ("; ".join(different) or "they see different clusters")
+            )
+
+    # Collectives
+
+    def run(self, collective: Collective, op: ReduceOp, dtype: DType, root: int, in_ptr: int, out_ptr: int, count: int) -> None:
+        """Run a collective in the caller, without the GIL.
+
+        ``count`` is in elements per block (see :class:`Collective`). In place: the addresses overlap exactly as the
+        collective has it. What this rank alone can judge is refused before any byte moves.
+
+        Raises:
+            ConfigError, DesyncError, PeerLostError, CollectiveTimeoutError, BrokenGroupError
+        """
+        try:
+            if self._run(collective, op, dtype, root, in_ptr, out_ptr, count):
+                return
+            self._load_table(collective, root, False)
+            self._run(collective, op, dtype, root, in_ptr, out_ptr, count)
+        except DesyncError as error:
+            raise self._with_sites(error, call_site()) from None
+
+    def start(
+        self, collective: Collective, op: ReduceOp, dtype: DType, root: int, in_ptr: int, out_ptr: int, count: int, keep: Any = None
+    ) -> Work:
+        """As :meth:`run`, but return at once. ``keep`` is held until the work is over."""
+        return self._start(collective, op, dtype, root, in_ptr, out_ptr, count, None, keep)
+
+    def run_v(
+        self,
+        collective: Collective,
+        op: ReduceOp,
+        dtype: DType,
+        root: int,
+        in_ptr: int,
+        in_counts: Sequence[int],
+        out_ptr: int,
+        out_counts: Sequence[int],
+    ) -> None:
+        """As :meth:`run`, with blocks of different sizes: elements for each rank; an empty list where there is one block."""
+        self.start_v(collective, op, dtype, root, in_ptr, in_counts, out_ptr, out_counts).wait()
+
+    def start_v(
+        self,
+        collective: Collective,
+        op: ReduceOp,
+        dtype: DType,
+        root: int,
+        in_ptr: int,
+        in_counts: Sequence[int],
+        out_ptr: int,
+        out_counts: Sequence[int],
+        keep: Any = None,
+    ) -> Work:
+        """As :meth:`run_v`, but return at once."""
+        single = {Collective.ALL_GATHER: out_counts, Collective.GATHER: out_counts}.get(
+            collective, in_counts if collective in (Collective.REDUCE_SCATTER, Collective.SCATTER) else ()
+        )
+        count = single[self.rank] if single else 0
+        return self._start(collective, op, dtype, root, in_ptr, out_ptr, count, (list(in_counts), list(out_counts)), keep)
+
+    def _start(
+        self,
+        collective: Collective,
+        op: ReduceOp,
+        dtype: DType,
+        root: int,
+        in_ptr: int,
+        out_ptr: int,
+        count: int,
+        counts: tuple[list[int], list[int]] | None,
+        keep: Any,
+    ) -> Work:
+        native = self._group.start(collective, op, dtype, root, in_ptr, out_ptr, count, counts)
+        if native is None:
+            self._load_table(collective, root, counts is not None)
+            native = self._group.start(collective, op, dtype, root, in_ptr, out_ptr, count, counts)
+        return self._track(native, keep)
+
+    # Point to point
+
+    def send(self, ptr: int, nbytes: int, dst: int, tag: int) -> None:
+        """Send; a large message waits for its receiver."""
+        self.start_send(ptr, nbytes, dst, tag).wait()
+
+    def recv(self, ptr: int, nbytes: int, src: int, tag: int) -> int:
+        """Receive exactly ``nbytes`` from ``src`` (-1: from anybody); return who sent."""
+        work = self.start_recv(ptr, nbytes, src, tag)
+        work.wait()
+        return work.source
+
+    def start_send(self, ptr: int, nbytes: int, dst: int, tag: int, keep: Any = None) -> Work:
+        """As :meth:`send`, but return at once."""
+        return self._track(self._group.start_send(ptr, nbytes, dst, tag), keep)
+
+    def start_recv(self, ptr: int, nbytes: int, src: int, tag: int, keep: Any = None) -> Work:
+        """As :meth:`recv`, but return at once; the work knows the source."""
+        return self._track(self._group.start_recv(ptr, nbytes, src, tag), keep)
+
+    def _track(self, native: _native.Work | None, keep: Any) -> Work:
+        assert native is not None
+        pending = self._pending
+        while pending and pending[0].done():
+            pending.popleft()
+        work = Work(self, native, call_site(), keep)
+        pending.append(work)
+        return work
+
+    # Plans
+
+    def _load_table(self, collective: Collective, root: int, uneven: bool) -> None:
+        table = self._planner.table(collective, root, uneven)
+        plans = {row.plan.digest: row.plan for row in table.rows}
+        loaded = {digest: self._group.load_program(plan.program(self.rank).to_bytes()) for digest, plan in plans.items()}
+        self._group.set_table(
+            collective, root, uneven, [row.upto_bytes for row in table.rows], [loaded[row.plan.digest] for row in table.rows]
+        )
+
+    @property
+    def planner(self) -> Planner:
+        """Which plans are used, and the graph they come from."""
+        return self._planner
+
+    def transport_to(self, peer: int) -> str:
+        """``"shm"``, ``"tcp"``, ``"loopback"``, or ``"self"``."""
+        return self._group.transport_to(peer)
+
+    # The end
+
+    def abort(self, why: str = "abort() was called") -> None:
+        """Make everything under way fail, here and on the other ranks. Any thread; idempotent."""
+        self._group.abort(why)
+
+    def close(self) -> None:
+        """Leave the group; what is still under way fails. Idempotent."""
+        self._group.close()
+        self._pending.clear()
+
+    def _with_sites(self, error: DesyncError, site: Site | None) -> DesyncError:
+        """The error with the lines of the two programs that disagree."""
+        ours = describe(site)
+        theirs = ""
+        numbered = re.search(r"#(\d+)", error.ours)
+        if numbered is not None:
+            sequence = int(numbered[1])
+            self._group.post_site(sequence, ours)
+            if error.peer >= 0:
+                theirs = self._group.peer_site(error.peer, sequence, _SITE_WAIT_S)
+        text = f"{error}; rank {self.rank} called at {ours}" + (f", rank {error.peer} at {theirs}" if theirs else "")
+        return DesyncError(text, ours=error.ours, theirs=error.theirs, peer=error.peer)
+
+
+__all__ = ["Engine", "Work"]

@@ -1,0 +1,177 @@
+"""A process group without its calls: who it is, how requests are issued, and how it ends.
+
+Torch sees a subclass of its own ProcessGroup and uses it as the group itself: no C++ is compiled against torch.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch._C._distributed_c10d import ProcessGroup, Store
+
+from hccl_py.core.errors import BrokenGroupError, ConfigError
+from hccl_py.engine import Engine
+from hccl_py.torch.completer import Completer
+from hccl_py.torch.requests import Request
+from hccl_py.torch.work import HcclWork, WorkGroup, to_seconds
+
+_JOIN_S = 10.0  # for threads that only have to notice that the engine has stopped
+
+
+class GroupBase(ProcessGroup):
+    """The part of :class:`~hccl_py.torch.process_group.HcclProcessGroup` that all its calls stand on."""
+
+    def __init__(self, engine: Engine, store: Store | None = None, *, blocking: bool = False) -> None:
+        super().__init__(engine.rank, engine.size)  # type: ignore[call-arg]  # the form that subclasses may use
+        self._engine = engine
+        self._rank = engine.rank
+        self._size = engine.size
+        self._store = store
+        self._blocking = blocking
+        self._group_name = ""
+        self._group_desc = "undefined"
+        self._sequence = 0
+        self._coalescing: list[HcclWork] | None = None
+        self._completer = Completer(f"hccl_py-futures-{engine.rank}")
+        # runs once: at shutdown, when the group is collected, or when the interpreter exits
+        self._close = weakref.finalize(self, _close, engine, self._completer)
+
+    # Who we are. C++ asks by the first name, Python by the second.
+
+    def getRank(self) -> int:
+        """Rank of this process in the group."""
+        return self._rank
+
+    def getSize(self) -> int:
+        """Number of ranks in the group."""
+        return self._size
+
+    rank = getRank
+    size = getSize
+
+    def getBackendName(self) -> str:
+        """The name under which the backend is registered."""
+        return "hccl_py"
+
+    name = getBackendName
+    _get_backend_name = getBackendName
+
+    def getGroupName(self) -> str:
+        """The name that torch gave to the group."""
+        return self._group_name
+
+    def setGroupName(self, name: str) -> None:
+        """Called by torch once."""
+        self._group_name = name
+
+    def getGroupDesc(self) -> str:
+        """The description that the user gave."""
+        return self._group_desc
+
+    def setGroupDesc(self, desc: str) -> None:
+        """Called by torch once."""
+        self._group_desc = desc
+
+    def get_group_store(self) -> Store:
+        """The store of the group."""
+        if self._store is None:
+            raise ConfigError("this process group was made without a store")
+        return self._store
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu")]
+
+    def _get_backend(self, device: torch.device) -> Any:
+        return self
+
+    @property
+    def supports_splitting(self) -> bool:
+        """False: torch splits groups by new_group."""
+        return False
+
+    @property
+    def supports_coalescing(self) -> bool:
+        """False: a batch of sends and receives comes as single calls."""
+        return False
+
+    @property
+    def supports_time_estimate(self) -> bool:
+        """False."""
+        return False
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Sequence numbers start at 0 on every rank: there is nothing to agree on."""
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._sequence
+
+    # Coalescing: one work for all that was issued in between.
+
+    def _start_coalescing(self, device: torch.device | None = None) -> None:
+        self._coalescing = []
+
+    def _end_coalescing(self, device: torch.device | None = None) -> WorkGroup:
+        works, self._coalescing = self._coalescing or [], None
+        return WorkGroup(works, self._completer)
+
+    start_coalescing = _start_coalescing
+    end_coalescing = _end_coalescing
+
+    # The end.
+
+    def shutdown(self) -> None:
+        """Stop the engine and the threads of this group; what is still under way fails. Idempotent."""
+        self._close()
+
+    def abort(self) -> None:
+        """Make everything that is under way fail now, on this rank, then :meth:`shutdown`."""
+        if self._close.alive:
+            self._engine.abort("the process group was aborted")
+        self._close()
+
+    # Inside.
+
+    def _issue(self, request: Request, opts: Any, timeout: timedelta | None = None) -> HcclWork:
+        call = request.collective.name.lower()
+        engine = self._open(call)
+        self._refuse_in_callback(call)
+        timeout_s = to_seconds(timeout if timeout is not None else getattr(opts, "timeout", None))
+        blocking = self._coalescing is None and (self._blocking or not getattr(opts, "asyncOp", True))
+        self._sequence += 1
+        if blocking and timeout_s is None:
+            request.run(engine)
+            return HcclWork(None, request.result, self._completer)
+        work = HcclWork(request.start(engine), request.result, self._completer, request.copies)
+        if blocking and timeout_s is not None:
+            work.wait(timedelta(seconds=timeout_s))
+        return self._track(work)
+
+    def _issue_all(self, calls: Sequence[Request], opts: Any) -> WorkGroup:
+        return WorkGroup([self._issue(request, opts) for request in calls], self._completer)
+
+    def _track(self, work: HcclWork) -> HcclWork:
+        if self._coalescing is not None:
+            self._coalescing.append(work)
+        return work
+
+    def _open(self, call: str) -> Engine:
+        if not self._close.alive:
+            raise BrokenGroupError(f"{call} on process group {self._group_name!r}, which has been shut down")
+        return self._engine
+
+    def _refuse_in_callback(self, call: str) -> None:
+        if self._completer.is_current():
+            raise ConfigError(
+                f"{call} was called from the callback of a future. Callbacks run when results come in, in an order "
+                "that differs between ranks; wait() for the work instead, or make the group with Options(blocking=True)"
+            )
+
+
+def _close(engine: Engine, completer: Completer) -> None:
+    engine.close()  # what is under way fails, so that the threads that wait for it end
+    completer.close(_JOIN_S)
