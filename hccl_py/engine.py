@@ -265,10 +265,10 @@ class Engine:
 
     def _load_table(self, collective: Collective, root: int, uneven: bool) -> None:
         table = self._planner.table(collective, root, uneven)
-        plans = {row.plan.digest: row.plan for row in table.rows}
+        plans = {row.plan.digest: row.plan for row in table.entries}
         loaded = {digest: self._group.load_program(plan.program(self.rank).to_bytes()) for digest, plan in plans.items()}
         self._group.set_table(
-            collective, root, uneven, [row.upto_bytes for row in table.rows], [loaded[row.plan.digest] for row in table.rows]
+            collective, root, uneven, [row.upto_bytes for row in table.entries], [loaded[row.plan.digest] for row in table.entries]
         )
 
     @property

@@ -40,7 +40,9 @@ def _check_header(p: Program, layout: Layout) -> None:
     if p.world < 1 or not 0 <= p.rank < p.world or not 0 <= p.root < p.world:
         raise PlanError(f"rank {p.rank}, root {p.root} in a world of {p.world}: no such rank")
     if p.slots_per_block < 1 or p.channels < 1:
-        raise PlanError(f"rank {p.rank}: {p.slots_per_block} slots a block, {p.channels} channels: at least one is needed")
+        raise PlanError(
+            f"rank {p.rank}: {p.slots_per_block} slots a block, {p.channels} channels: at least one is needed"
+        )
     if (p.input_blocks, p.output_blocks) != (layout.input_blocks, layout.output_blocks):
         raise PlanError(
             f"rank {p.rank}: {p.input_blocks} blocks in, {p.output_blocks} out; "

@@ -1,16 +1,17 @@
-"""Cost: how long a plan takes on a topology, as far as a simple model can tell. Good for ranking plans, not for promises.
+"""Cost: how long a plan takes on a topology, as far as a simple model can tell. For ranking plans, not for promises.
 
 [Note: model]
-* Each rank's engine does one thing at a time: ``step_s`` for every step, ``message_s`` (``network_message_s`` if it leaves
-  the host) for every message it sends or receives, and ``1 / touch_Bps`` for every byte of every operand.
-* Each directed link passes one byte after another at its bandwidth; messages that share a link queue for it, which takes as
-  long in sum as sharing it would. A message arrives one latency of its path later.
-* Steps are run through in the verifier's order. A step begins when the first piece (``segment_bytes``) of its sources is
-  there, and ends when its engine and links are through with it and the last piece of its sources has come: pipelining.
-* A one-round plan on one host whose INPUT fits in ``one_round_limit_bytes`` goes by shared slots: every rank copies its INPUT
-  there, and once all have, reads what it needs. There are no messages.
-Left out: the window, channels that are full, memory shared by all ranks of a host, more ranks than cores, and what every
-collective costs before it begins (the contract check), which is the same for all plans.
+* Each rank's engine does one thing at a time: ``step_s`` for every step, ``message_s`` (``network_message_s`` if it
+  leaves the host) for every message it sends or receives, and ``1 / touch_Bps`` for every byte of every operand.
+* Each directed link passes one byte after another at its bandwidth; messages that share a link queue for it, which
+  takes as long in sum as sharing it would. A message arrives one latency of its path later.
+* Steps are run through in the verifier's order. A step begins when the first piece (``segment_bytes``) of its sources
+  is there, and ends when its engine and links are through with it and the last piece of its sources has come.
+* A one-round plan on one host whose INPUT fits in ``one_round_limit_bytes`` goes by shared slots: every rank copies its
+  INPUT there, and once all have, reads what it needs. There are no messages.
+
+Left out: the window, channels that are full, memory shared by all ranks of a host, more ranks than cores, and what
+every collective costs before it begins (the contract check), which is the same for all plans.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class EngineCosts:
     step_s: float = 0.15e-6
     message_s: float = 0.25e-6
     network_message_s: float = 3e-6
-    touch_Bps: float = 24e9  # noqa: N815
+    touch_Bps: float = 24e9
     segment_bytes: int = 64 * 1024
     one_round_limit_bytes: int = ONE_ROUND_LIMIT_BYTES
 
@@ -126,8 +127,10 @@ class CostModel:
             if any(o.where is not Where.PEER for o in step.targets):
                 touches = (len(step.sources) + 1) * amounts.of(number)
                 spent[graph.owner[number]] += engine.step_s + touches / engine.touch_Bps
-        hand_over = max((self._route(s, d).latency_s for s in range(plan.world) for d in range(plan.world) if s != d), default=0.0)
-        slowest: _Times = np.max(spent, axis=0)
+        hand_over = max(
+            (self._route(s, d).latency_s for s in range(plan.world) for d in range(plan.world) if s != d), default=0.0
+        )
+        slowest: _Times = np.array(spent).max(axis=0)
         return posted + hand_over + slowest
 
     def _through_messages(self, plan: Plan, lengths: _Times) -> _Times:
@@ -166,7 +169,8 @@ class CostModel:
                     through = np.maximum(through, link_free[link])
                     first[number] = np.maximum(first[number], begin + piece * amount / bandwidth[link])
                 arrived[m] = through
-        return np.maximum(last.max(axis=0), arrived.max(axis=0))
+        slowest: _Times = np.maximum(last.max(axis=0), arrived.max(axis=0))
+        return slowest
 
 
 class _Amounts:

@@ -24,11 +24,14 @@ def explain(name: str, certificate: Certificate, digest: bytes) -> str:
         f"  order     {_order(certificate, first.collective.reduces)}",
         f"  blocks    cut into {first.slots_per_block} slots; {first.channels} channel(s) to a peer"
         + ("; serves uneven blocks" if certificate.uneven else "; equal blocks only"),
-        f"  rounds    {rounds(certificate)} one after the other" + (", one-round over shared memory" if first.one_round else ""),
+        f"  rounds    {rounds(certificate)} one after the other"
+        + (", one-round over shared memory" if first.one_round else ""),
         f"  messages  {len(graph.messages)} in all, at most {_most_messages(graph)} sent by a rank",
     ]
     sent, received = traffic(graph)
-    lines.append(f"  sent      by a rank at most {_share(max(sent))} of a block; received at most {_share(max(received))}")
+    lines.append(
+        f"  sent      by a rank at most {_share(max(sent))} of a block; received at most {_share(max(received))}"
+    )
     rank = first.root if first.collective.rooted else world - 1
     steps = graph.programs[rank].steps
     lines.append(f"  rank {rank} does, as far as its window and its data let it:")
@@ -74,7 +77,8 @@ def _order(certificate: Certificate, reduces: bool) -> str:
 
 def _most_messages(graph: StepGraph) -> int:
     counts = [
-        sum(target.where is Where.PEER for step in program.steps for target in step.targets) for program in graph.programs
+        sum(target.where is Where.PEER for step in program.steps for target in step.targets)
+        for program in graph.programs
     ]
     return max(counts)
 

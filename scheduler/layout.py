@@ -1,7 +1,7 @@
 """Layout: what a collective gives each rank and asks of it, in blocks and slots. The verifier's specification.
 
-A slot index is ``block * slots_per_block + k``. BARRIER has no blocks for its caller; its programs see one block in and one
-out, tokens that belong to the engine.
+A slot index is ``block * slots_per_block + k``. BARRIER has no blocks for its caller; its programs see one block in and
+one out, tokens that belong to the engine.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import hashlib
 import json
 import struct
 from dataclasses import dataclass, field, replace
-from typing import Any, Union
+from typing import Any, TypeAlias
 
 from hccl_py.core.errors import PlanError
 from hccl_py.core.types import Collective, Order
@@ -14,8 +14,8 @@ from hccl_py.scheduler.explain import explain
 from hccl_py.scheduler.program import Program
 from hccl_py.scheduler.verify import Certificate, verify
 
-ParamValue = Union[int, str, tuple[int, ...], tuple[tuple[int, ...], ...]]
-Params = tuple[tuple[str, ParamValue], ...]  # sorted by name
+ParamValue: TypeAlias = int | str | tuple[int, ...] | tuple[tuple[int, ...], ...]
+Params: TypeAlias = tuple[tuple[str, ParamValue], ...]  # sorted by name
 
 _MAGIC = b"hccl_py plan 1\n"
 _LENGTH = struct.Struct("<I")
@@ -23,7 +23,8 @@ _LENGTH = struct.Struct("<I")
 
 @dataclass(frozen=True)
 class Plan:
-    """What every rank does, verified by the constructor; there is no other way to make one (copies and pickles included).
+    """What every rank does, verified by the constructor; there is no other way to make one (copies and pickles
+    included).
 
     Args:
         algorithm: name of the algorithm that wrote it.
@@ -122,7 +123,7 @@ class Plan:
         """
         if not data.startswith(_MAGIC):
             raise PlanError(f"these {len(data)} bytes are no plan of this version")
-        parts = []
+        parts: list[bytes] = []
         at = len(_MAGIC)
         while at < len(data):
             end = at + _LENGTH.size
@@ -148,6 +149,9 @@ def _tuples(value: Any) -> Any:
 
 
 def _short(value: ParamValue) -> str:
+    """Groups by their sizes, a long order by its beginning: a name, not a description."""
     if not isinstance(value, tuple):
         return str(value)
-    return "/".join(",".join(map(str, item)) if isinstance(item, tuple) else str(item) for item in value)
+    if value and all(isinstance(item, tuple) for item in value):
+        return "+".join(str(len(item)) for item in value if isinstance(item, tuple))
+    return "/".join(map(str, value[:8])) + ("/.." if len(value) > 8 else "")

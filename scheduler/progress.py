@@ -1,7 +1,7 @@
 """Does a plan come to an end? Runs its step graph with the engine's limits: window, bounded channels, hazards.
 
-A slot is passed on in SEGMENTS pieces and a channel holds one piece, the least that a transport may offer. A step moves on
-by one piece when every source has it and every target has room; so its speed is that of its slowest operand.
+A slot is passed on in SEGMENTS pieces and a channel holds one piece, the least that a transport may offer. A step moves
+on by one piece when every source has it and every target has room; so its speed is that of its slowest operand.
 
 [Note: one run is enough] Every condition stays true once it is true, so whatever order the engine picks, the steps that
 can finish do finish: the run below, which moves all steps at once, reaches the same end as any other.
@@ -33,8 +33,8 @@ def completion_order(graph: StepGraph) -> list[int]:
     total = np.array(graph.spans, dtype=np.int32) * SEGMENTS
     followers, leaders, slack, complete = _conditions(graph)
     rows = np.flatnonzero(np.diff(followers, prepend=-1))
-    starts = np.array(graph.starts[:-1], dtype=np.int32)
-    lengths = np.diff(np.array(graph.starts, dtype=np.int32))
+    starts = np.array(graph.starts[:-1], dtype=np.int64)
+    lengths = np.array([len(program.steps) for program in graph.programs], dtype=np.int64)
     index = np.arange(num_steps, dtype=np.int32) - np.repeat(starts, lengths)
     busy = np.flatnonzero(lengths)
     windowed = int(lengths.max()) > WINDOW

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import isqrt
 
 from hccl_py.core.errors import PlanError
@@ -95,9 +96,10 @@ def candidates(
     deterministic: bool = False,
     forced: str | None = None,
     uneven: bool = False,
+    everything: bool = False,
     algorithms: Sequence[Algorithm] | None = None,
 ) -> list[Candidate]:
-    """All plans that may serve, in the order of the algorithms.
+    """All plans that may serve, in the order of the algorithms. ``everything``: also where another does the same.
 
     Raises:
         PlanError: there is none: says which condition ruled them out.
@@ -108,8 +110,10 @@ def candidates(
         raise PlanError(f"there is no algorithm {forced!r}; there are {', '.join(a.name for a in known)}")
     found, refused = [], []
     for algorithm in known:
-        chosen = algorithm.name == forced
-        if (forced is not None and not chosen) or not (chosen or (algorithm.supports(collective) and algorithm.worth(groups))):
+        if forced not in (None, algorithm.name):
+            continue
+        worth = everything or algorithm.worth(groups)
+        if forced is None and not (algorithm.supports(collective) and worth):
             continue
         for params in algorithm.variants(collective, groups):
             plan = algorithm.build(collective, world, root, params)
@@ -144,8 +148,8 @@ def build_table(
         deterministic: admit canonical plans only: the same bits whatever the size.
         forced: name of the only algorithm that may serve; parameters are still chosen by cost.
         uneven: admit only plans that also serve blocks of different sizes.
-        one_round_limit_bytes: up to which size of a rank's INPUT the engine runs one-round plans by shared slots, on one
-            host; above, and between hosts, the same plans go by messages. By default what ``engine`` says.
+        one_round_limit_bytes: up to which size of a rank's INPUT the engine runs one-round plans by shared slots, on
+            one host; above, and between hosts, the same plans go by messages. By default what ``engine`` says.
         engine: figures of the engine; by default those of the kind of device.
         algorithms: instead of the built-in ones.
 
@@ -182,7 +186,7 @@ def _cells(limit_bytes: int, world: int) -> list[tuple[int, int]]:
 
     A rank's INPUT has one block or as many as ranks, so the slots end at one of two sizes.
     """
-    ends = {isqrt(a * b) for a, b in zip(_PROBES, _PROBES[1:], strict=False)} | {MAX_BYTES}
+    ends = {isqrt(a * b) for a, b in pairwise(_PROBES)} | {MAX_BYTES}
     ends |= {size for size in (limit_bytes, limit_bytes // world) if size > 0}
     cells, begin = [], 0
     for end in sorted(ends):

@@ -3,8 +3,9 @@
 A step's number is counted through all ranks: rank r has the steps ``starts[r]`` to ``starts[r + 1] - 1``.
 
 [Note: in place] The graph is that of an in-place call, where INPUT and OUTPUT share memory: INPUT is never a target, so
-sharing only adds hazards, and a plan that ends in place also ends out of place. Where a step reads INPUT that an earlier
-step has overwritten through OUTPUT, the two calls could differ in value; those reads are listed for the verifier.
+sharing only adds hazards, and a plan that ends in place also ends out of place. Where a step reads INPUT that an
+earlier step has overwritten through OUTPUT, the two calls could differ in value; those reads are listed for the
+verifier.
 """
 
 from __future__ import annotations
@@ -122,8 +123,8 @@ def _match(
                 queue = sends.get(channel, ())
                 if index >= len(queue):
                     raise PlanError(
-                        f"rank {rank}, step {number - start} ({step}): rank {source.peer} sends {len(queue)} messages on "
-                        f"channel {source.channel}, this is receive number {index + 1}"
+                        f"rank {rank}, step {number - start} ({step}): receives message number {index + 1} on channel "
+                        f"{source.channel} from rank {source.peer}, which sends {len(queue)}"
                     )
                 used[channel] = index + 1
                 sender, sent = queue[index]
@@ -135,7 +136,8 @@ def _match(
         if used.get(channel, 0) < len(queue):
             src, dst, _ = channel
             number, _ = queue[used.get(channel, 0)]
-            raise PlanError(f"rank {src}, step {number - starts[src]} ({steps[number]}): rank {dst} never receives this")
+            what = f"rank {src}, step {number - starts[src]} ({steps[number]})"
+            raise PlanError(f"{what}: rank {dst} never receives this")
     return messages, tuple(incoming)
 
 

@@ -26,7 +26,8 @@ class Certificate:
 
     Attributes:
         order: CANONICAL iff every output is one left fold over ranks 0 to n-1 (a mere move, where nothing is reduced).
-        uneven: True if the plan also serves blocks of different sizes (the "v" calls): sizes agree by block, not only by k.
+        uneven: True if the plan also serves blocks of different sizes (the "v" calls): sizes agree by block, not only
+            by k.
         graph: the step graph.
         finish_order: step numbers, each after all that it takes its data from.
     """
@@ -64,7 +65,9 @@ def _check_agreement(programs: Sequence[Program]) -> None:
         raise PlanError("a plan needs at least one rank")
     first = programs[0]
     if len(programs) > MAX_WORLD:
-        raise PlanError(f"{len(programs)} ranks: plans are verified rank by rank, which is done up to {MAX_WORLD} ranks only")
+        raise PlanError(
+            f"{len(programs)} ranks: plans are verified rank by rank, and that up to {MAX_WORLD} ranks only"
+        )
     for rank, p in enumerate(programs):
         if p.rank != rank or p.world != len(programs):
             raise PlanError(f"program {rank} of {len(programs)} says it is of rank {p.rank} of {p.world}")
@@ -79,7 +82,8 @@ def _check_sizes(graph: StepGraph) -> bool:
     uneven = True
     for rank, program in enumerate(graph.programs):
         for step in program.steps:
-            found = [sizes(program, graph.layouts[rank], o) for o in (*step.sources, *step.targets) if o.where != Where.PEER]
+            operands = [o for o in (*step.sources, *step.targets) if o.where is not Where.PEER]
+            found = [sizes(program, graph.layouts[rank], o) for o in operands]
             local.append(found[0])
             uneven = uneven and all(other == found[0] for other in found[1:])
     for message in graph.messages:
@@ -89,9 +93,9 @@ def _check_sizes(graph: StepGraph) -> bool:
         uneven = False
         if [size[0] for size in sent] != [size[0] for size in received]:
             raise PlanError(
-                f"{graph.name(message.receiver)} receives {len(received)} slots of number "
-                f"{', '.join(str(size[0]) for size in received)} in their blocks, but {graph.name(message.sender)} sends "
-                f"{len(sent)} of number {', '.join(str(size[0]) for size in sent)}"
+                f"{graph.name(message.receiver)} receives slots that are number "
+                f"{', '.join(str(size[0]) for size in received)} of their blocks, but {graph.name(message.sender)} "
+                f"sends number {', '.join(str(size[0]) for size in sent)}"
             )
     return uneven
 
@@ -138,9 +142,8 @@ def _check_in_place(graph: StepGraph, results: Sequence[tuple[int, ...]], inputs
     """[Note: in place] of stepgraph.py: INPUT that was overwritten through OUTPUT must have got the same value."""
     for read in graph.overwritten:
         if results[read.writer][read.written] != inputs[graph.owner[read.step]][read.slot]:
-            raise PlanError(
-                f"{graph.name(read.step)}: in place, INPUT[{read.slot}] has been overwritten by {graph.name(read.writer)}"
-            )
+            before = graph.name(read.writer)
+            raise PlanError(f"{graph.name(read.step)}: in place, INPUT[{read.slot}] is overwritten before by {before}")
 
 
 def _check_outputs(graph: StepGraph, outputs: Sequence[Sequence[int]], expressions: Expressions) -> Order:
@@ -158,9 +161,12 @@ def _check_outputs(graph: StepGraph, outputs: Sequence[Sequence[int]], expressio
             if expressions.ranks[value] != wanted:
                 missing, extra = wanted & ~expressions.ranks[value], expressions.ranks[value] & ~wanted
                 what = "lacks the contribution" if missing else "has a contribution too many, that"
-                raise PlanError(f"{name} {what} of rank {(missing or extra).bit_length() - 1}: {expressions.text(value)}")
+                who = (missing or extra).bit_length() - 1
+                raise PlanError(f"{name} {what} of rank {who}: {expressions.text(value)}")
             if expressions.slot[value] != wanted_slot:
-                raise PlanError(f"{name} holds INPUT[{expressions.slot[value]}], the wrong block: wanted INPUT[{wanted_slot}]")
+                raise PlanError(
+                    f"{name} is of the wrong block: INPUT[{expressions.slot[value]}], not INPUT[{wanted_slot}]"
+                )
             if collective is Collective.ALL_REDUCE and value != outputs[0][slot]:
                 a, b = expressions.text(outputs[0][slot]), expressions.text(value)
                 raise PlanError(f"{name} is added up as {b}, at rank 0 as {a}: ranks would hold different bits")
@@ -171,8 +177,8 @@ def _check_outputs(graph: StepGraph, outputs: Sequence[Sequence[int]], expressio
 def _check_barrier(graph: StepGraph, order: Sequence[int]) -> None:
     """What a barrier moves does not matter; a rank may leave only after every rank has entered.
 
-    [Note: empty tokens] Its messages have no bytes. So a step does not wait for one that it follows element by element, nor
-    does a message wait for the sources of its own step; what counts is waiting for the end of earlier steps.
+    [Note: empty tokens] Its messages have no bytes. So a step does not wait for one that it follows element by element,
+    nor does a message wait for the sources of its own step; what counts is waiting for the end of earlier steps.
     """
     began = [1 << rank for rank in graph.owner]  # of whom it is known that they had entered when the step began
     ended = list(began)
@@ -200,6 +206,6 @@ def _check_one_round(graph: StepGraph) -> None:
         sent = graph.steps[message.sender].sources[0]
         if (sent.slot, sent.span) != (message.received.slot, message.received.span):
             raise PlanError(
-                f"{graph.name(message.receiver)}: not a one-round plan: it names INPUT[{message.received.slot}] of the peer, "
-                f"which sends {sent}"
+                f"{graph.name(message.receiver)}: not a one-round plan: it names INPUT[{message.received.slot}] of the "
+                f"peer, which sends {sent}"
             )

@@ -1,7 +1,7 @@
 """Writer: the words in which an algorithm writes one rank's program.
 
-send (local -> peer), recv (peer -> local), recv_reduce ([local, peer] -> local), copy, reduce, and the general `fold`, of
-which they are special cases. Every step has a local operand, which gives its length, and at most one local target.
+send (local -> peer), recv (peer -> local), recv_reduce ([local, peer] -> local), copy, reduce, and the general `fold`,
+of which they are special cases. Every step has a local operand, which gives its length, and at most one local target.
 """
 
 from __future__ import annotations

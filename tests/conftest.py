@@ -1,4 +1,4 @@
-"""What all tests share: a clear word when the native engine is not built, and an MPI job that ends with its first failure."""
+"""What all tests share: a clear word where the engine is not built; an MPI job that ends with its first failure."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         where = importlib.import_module("hccl_py").__path__[0]
         raise pytest.UsageError(
             f"hccl_py was imported from {where}, where hccl_py._native is not built: run `make install`, then use "
-            ".venv/bin/pytest (a Python that starts in a source tree without an editable install finds the bare sources)"
+            ".venv/bin/pytest (without an editable install, a Python started here finds the bare sources)"
         )
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Under `mpirun ... pytest --with-mpi`, end the job when a test fails on one rank: its peers would wait for ever."""
+    """Under mpirun, end the job when a test fails on one rank: its peers would wait for it for ever."""
     if report.failed and "mpi4py.MPI" in sys.modules:
         from mpi4py import MPI
 

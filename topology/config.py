@@ -60,6 +60,12 @@ def parse_cluster(text: str, file: str = "<text>") -> ClusterConfig:
     return _cluster(parse_document(text, file))
 
 
+def parse_topology(text: str, file: str = "<text>") -> Topology:
+    """As `load_topology`, from text; ``file`` is what errors call it."""
+    document = parse_document(text, file)
+    return _Builder(document, validate(document)).topology()
+
+
 def _cluster(document: Document) -> ClusterConfig:
     content = validate(document)
     topology = _Builder(document, content).topology()

@@ -124,7 +124,8 @@ def _draw_links(axes: Axes, topology: Topology, layout: Layout) -> dict[_Figures
         _draw_wire(axes, layout, link, dash, directed=not back)
         if link.kind.is_network and len(network) <= 24:
             (x0, y0), (x1, y1) = layout.at[link.src], layout.at[link.dst]
-            share = 0.5 if y0 == y1 else 0.36 if y0 < y1 else 0.64  # nearer to the lower end, where wires are apart
+            # near the lower end, where wires are apart; the two directions of one wire each near its source
+            share = 0.3 if not back else 0.5 if y0 == y1 else 0.36 if y0 < y1 else 0.64
             text = format_bandwidth(link.bandwidth_Bps)
             axes.text(
                 x0 + (x1 - x0) * share,

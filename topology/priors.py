@@ -22,14 +22,14 @@ class Prior(NamedTuple):
 # A rank and the memory of its host. Two ranks are two such links apart: 0.25 us, what a hand-over by sched_yield took
 # on two cores of an EPYC (Zen 4), and 12 GB/s, what copies of 16 to 64 MiB between two processes reached there.
 MEMORY = Prior(12e9, 0.125e-6)
-# Between the sockets of a host: one UPI or xGMI link moves about 20 GB/s each way; remote access adds ~0.1 us.
+# Between the sockets of a host: an estimate; remote access to memory costs about 0.1 us more than local access.
 SOCKET = Prior(20e9, 0.1e-6)
 # PCIe 4.0 x16: 16 GT/s x 16 lanes x 128/130 = 31.5 GB/s; a posted write takes some hundred nanoseconds.
 PCIE = Prior(31.5e9, 0.4e-6)
 # 10 Gbit/s Ethernet; TCP between blocked processes took 25 us one way by loopback and 19 us across a veth pair with
 # a bridge. Two such links (NIC, switch, NIC) are 20 us.
 ETHERNET = Prior(1.25e9, 10e-6)
-# RDMA NICs of 100 Gbit/s; vendors state 1 to 2 us between two hosts through one switch.
+# RDMA NICs of 100 Gbit/s; an estimate: vendors state 1 to 2 us between two hosts.
 ROCE = Prior(12.5e9, 1.0e-6)
 INFINIBAND = Prior(12.5e9, 0.75e-6)
 # One GPU to an NVSwitch or a GPU, fourth generation: 450 GB/s by the data sheet, 394 GB/s by a copy engine on two H200.

@@ -35,15 +35,28 @@ REDUCIBLE: dict[torch.dtype, tuple[DType, int]] = {
     torch.complex128: (DType.FLOAT64, 2),
 }
 
-_OPS: dict[Any, ReduceOp] = {
-    TorchOp.SUM: ReduceOp.SUM,
-    TorchOp.AVG: ReduceOp.AVG,
-    TorchOp.PRODUCT: ReduceOp.PROD,
-    TorchOp.MIN: ReduceOp.MIN,
-    TorchOp.MAX: ReduceOp.MAX,
-    TorchOp.BAND: ReduceOp.BAND,
-    TorchOp.BOR: ReduceOp.BOR,
-    TorchOp.BXOR: ReduceOp.BXOR,
+# Keyed by number, as torch's operators are slow to hash: these two tables are on the path of every small message.
+_OPS: dict[int, ReduceOp] = {
+    theirs.value: ours
+    for theirs, ours in (
+        (TorchOp.SUM, ReduceOp.SUM),
+        (TorchOp.AVG, ReduceOp.AVG),
+        (TorchOp.PRODUCT, ReduceOp.PROD),
+        (TorchOp.MIN, ReduceOp.MIN),
+        (TorchOp.MAX, ReduceOp.MAX),
+        (TorchOp.BAND, ReduceOp.BAND),
+        (TorchOp.BOR, ReduceOp.BOR),
+        (TorchOp.BXOR, ReduceOp.BXOR),
+    )
+}
+
+
+def _is_defined(op: ReduceOp, dtype: DType, units: int) -> bool:
+    return allowed(op, dtype) and (units == 1 or op in (ReduceOp.SUM, ReduceOp.AVG))
+
+
+_DEFINED: dict[torch.dtype, tuple[bool, ...]] = {
+    dtype: tuple(_is_defined(op, *pair) for op in ReduceOp) for dtype, pair in REDUCIBLE.items()
 }
 
 
@@ -78,7 +91,7 @@ def reduce_op(op: Any) -> ReduceOp:
     """
     name = getattr(op, "op", op)
     try:
-        return _OPS[name]
+        return _OPS[name.value]
     except KeyError:
         raise ConfigError(
             f"hccl_py has no reduction {name}; multiply the tensor first and use SUM, or use AVG for 1/world size"
@@ -99,9 +112,10 @@ def reduce_type(op: ReduceOp, dtype: torch.dtype, call: str) -> tuple[DType, int
         raise ConfigError(
             f"{call}: {dtype} can be moved but not reduced; convert it to a type that adds up, say bfloat16"
         )
-    if pair[1] != 1 and op is not ReduceOp.SUM and op is not ReduceOp.AVG:
-        raise ConfigError(f"{call}: {op.name} is not defined on {dtype}; complex numbers have SUM and AVG")
-    if not allowed(op, pair[0]):
-        hint = "use SUM and divide" if op is ReduceOp.AVG else "bitwise operators are for integers and bool"
+    if not _DEFINED[dtype][op]:
+        if pair[1] != 1:
+            hint = "complex numbers have SUM and AVG"
+        else:
+            hint = "use SUM and divide" if op is ReduceOp.AVG else "bitwise operators are for integers and bool"
         raise ConfigError(f"{call}: {op.name} is not defined on {dtype}; {hint}")
     return pair

@@ -19,6 +19,7 @@ from hccl_py.torch.completer import Completer
 from hccl_py.torch.requests import Request
 from hccl_py.torch.work import HcclWork, WorkGroup, to_seconds
 
+_GROUPS_OWN = timedelta(milliseconds=-1)  # what options say if the user set no timeout
 _JOIN_S = 10.0  # for threads that only have to notice that the engine has stopped
 
 
@@ -137,10 +138,16 @@ class GroupBase(ProcessGroup):
     # Inside.
 
     def _issue(self, request: Request, opts: Any, timeout: timedelta | None = None) -> HcclWork:
-        call = request.collective.name.lower()
-        engine = self._open(call)
-        self._refuse_in_callback(call)
-        timeout_s = to_seconds(timeout if timeout is not None else getattr(opts, "timeout", None))
+        if self._completer.is_current():
+            raise ConfigError(
+                f"{request.collective.name.lower()} was called from the callback of a future. Callbacks run when "
+                "results come in, in an order that differs between ranks; wait() for the work instead, or make the "
+                "group with hccl_py.torch.Options(blocking=True)"
+            )
+        engine = self._open()
+        if timeout is None and opts is not None:
+            timeout = getattr(opts, "timeout", None)
+        timeout_s = None if timeout is None or timeout == _GROUPS_OWN else to_seconds(timeout)
         blocking = self._coalescing is None and (self._blocking or not getattr(opts, "asyncOp", True))
         self._sequence += 1
         if blocking and timeout_s is None:
@@ -159,17 +166,10 @@ class GroupBase(ProcessGroup):
             self._coalescing.append(work)
         return work
 
-    def _open(self, call: str) -> Engine:
+    def _open(self) -> Engine:
         if not self._close.alive:
-            raise BrokenGroupError(f"{call} on process group {self._group_name!r}, which has been shut down")
+            raise BrokenGroupError(f"process group {self._group_name!r} has been shut down; make a new one")
         return self._engine
-
-    def _refuse_in_callback(self, call: str) -> None:
-        if self._completer.is_current():
-            raise ConfigError(
-                f"{call} was called from the callback of a future. Callbacks run when results come in, in an order "
-                "that differs between ranks; wait() for the work instead, or make the group with Options(blocking=True)"
-            )
 
 
 def _close(engine: Engine, completer: Completer) -> None:

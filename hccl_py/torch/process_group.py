@@ -209,7 +209,7 @@ class HcclProcessGroup(GroupBase):
         self._check_peer(dst, "send")
         memory.check(tensor, "send")
         home = memory.readable(tensor)
-        handle = self._open("send").start_send(home.data_ptr(), _nbytes(home), dst, tag, keep=(home, tensor))
+        handle = self._open().start_send(home.data_ptr(), _nbytes(home), dst, tag, keep=(home, tensor))
         return self._track(HcclWork(handle, [tensor], self._completer, in_order=False))
 
     def recv(self, tensors: Sequence[Tensor] | Tensor, src: int, tag: int = 0) -> HcclWork:
@@ -226,7 +226,7 @@ class HcclProcessGroup(GroupBase):
     def _receive(self, tensor: Tensor, src: int, tag: int) -> HcclWork:
         memory.check(tensor, "recv")
         home, copies = memory.writable(tensor, "recv")
-        handle = self._open("recv").start_recv(home.data_ptr(), _nbytes(home), src, tag, keep=(home, tensor))
+        handle = self._open().start_recv(home.data_ptr(), _nbytes(home), src, tag, keep=(home, tensor))
         return self._track(HcclWork(handle, [tensor], self._completer, copies, in_order=False))
 
     def _check_peer(self, peer: int, call: str) -> None:

@@ -175,16 +175,18 @@ Executor::Outcome Executor::advance() {
     if (failure_) return Outcome::failed;
   }
   for (; first_open_ < steps_.size() && steps_[first_open_].complete; ++first_open_) moved = true;
-  if (first_open_ < steps_.size()) return moved ? Outcome::moved : Outcome::idle;
+  const bool over = first_open_ == steps_.size();
+  if (moved && !over) return Outcome::moved;
+  // Nothing more for now: what a pipe still holds back must go, or the peers wait for it.
+  bool flushed = true;
   for (SendPort* port : used_send_) {
-    if (port->pipe->flush()) continue;
-    if (port->pipe->state() != PipeState::open) {
-      fail(FailureKind::peer_lost, static_cast<int>(port->peer), steps_.size(), "the connection broke while sending");
-      return Outcome::failed;
-    }
-    return moved ? Outcome::moved : Outcome::idle;
+    flushed &= port->pipe->flush();
+    if (port->pipe->state() == PipeState::open) continue;
+    fail(FailureKind::peer_lost, static_cast<int>(port->peer), first_open_, "the connection broke while sending");
+    return Outcome::failed;
   }
-  return Outcome::done;
+  if (over && flushed) return Outcome::done;
+  return moved ? Outcome::moved : Outcome::idle;
 }
 
 bool Executor::advance_step(std::size_t i) {
@@ -264,7 +266,7 @@ bool Executor::push(RunOperand& target, std::size_t step, const std::byte* memor
   Head head;
   const std::span<const std::byte> head_rest = encode_head(target, total, head);
   const std::uint64_t want = std::min<std::uint64_t>(upto - target.moved, segment_bytes_);
-  const std::size_t taken = port.pipe->write(head_rest, {memory + target.moved, want}, target.moved + want < total);
+  const std::size_t taken = port.pipe->write(head_rest, {memory + target.moved, want}, target.moved + want < upto);
   if (taken == 0) {
     if (port.pipe->state() != PipeState::open)
       fail(FailureKind::peer_lost, static_cast<int>(port.peer), step, "the connection broke while sending");
@@ -284,7 +286,7 @@ bool Executor::open(RunOperand& source, std::size_t step, std::uint64_t total) {
   if (source.head_left == 0) return true;
   if (port.turn != source.ordinal) return false;
   const std::span<const std::byte> head = port.pipe->peek(source.head_left, kFrameHeaderBytes);
-  if (head.empty()) {
+  if (head.size() < kFrameHeaderBytes) {
     if (port.pipe->state() != PipeState::open)
       fail(FailureKind::peer_lost, static_cast<int>(port.peer), step, "the connection was closed");
     return false;

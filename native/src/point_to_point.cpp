@@ -200,7 +200,7 @@ bool PointToPoint::receive_some(std::uint32_t index) {
 bool PointToPoint::take_header(std::uint32_t index) {
   Peer& peer = peers_[index];
   const std::span<const std::byte> head = peer.recv->peek(kFrameHeaderBytes, kFrameHeaderBytes);
-  if (head.empty()) {
+  if (head.size() < kFrameHeaderBytes) {
     if (peer.recv->state() != PipeState::open) lose(index, FailureKind::peer_lost, "the connection was closed");
     return false;
   }

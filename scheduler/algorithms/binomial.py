@@ -1,7 +1,9 @@
-"""gather and scatter over a binomial tree: part of `tree`. Logarithmically many messages at the root, each of many blocks.
+"""gather and scatter over a binomial tree: part of `tree`. Logarithmically many messages at the root, each of many
+blocks.
 
-Ranks are counted from the root on: v = (rank - root) mod n. The subtree of v is v itself and the numbers after it, as many
-as v's lowest bit says. Blocks of ranks that are not v's own pass through scratch, so all blocks must be equally large.
+Ranks are counted from the root on: v = (rank - root) mod n. The subtree of v is v itself and the numbers after it, as
+many as v's lowest bit says. Blocks of ranks that are not v's own pass through scratch, so all blocks must be equally
+large.
 """
 
 from __future__ import annotations

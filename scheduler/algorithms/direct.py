@@ -1,8 +1,8 @@
 """direct: every rank talks to every other. Fewest rounds; folds in rank order, so that its bits never depend on size.
 
 ``rounds=1``: everybody sends its INPUT to all who need it; over shared memory that becomes mere reading.
-``rounds=2`` (all_reduce, reduce, broadcast): rank r is the master of slot r, so that no rank carries more than its share.
-Peers are visited in rotated order, so that not all ranks turn to the same one at once.
+``rounds=2`` (all_reduce, reduce, broadcast): rank r is the master of slot r, so that no rank carries more than its
+share. Peers are visited in rotated order, so that not all ranks turn to the same one at once.
 """
 
 from __future__ import annotations
@@ -164,7 +164,8 @@ def _shape(collective: Collective, world: int, params: Mapping[str, ParamValue])
     if rounds == 1:
         return Shape(one_round=True)
     if rounds != 2 or collective not in _TWO_ROUNDS:
-        raise PlanError(f"direct {collective.name.lower()} in {rounds} rounds: it is done in 1, and {_TWO_ROUNDS} in 2 too")
+        able = ", ".join(c.name.lower() for c in _TWO_ROUNDS)
+        raise PlanError(f"direct {collective.name.lower()} in {rounds} rounds: there is 1 for all, and 2 for {able}")
     return Shape(slots=world, channels=2)
 
 

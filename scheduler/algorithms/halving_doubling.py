@@ -1,8 +1,8 @@
 """halving_doubling: exchange with partners 1, 2, 4, ... away. Logarithmically many rounds, least bytes per rank.
 
-Where the world is no power of two, the ranks beyond one fold into a neighbour first: of the first 2 * rest ranks each even
-one (a guest) hands its data to the odd one after it (its host), which takes part for both. The others take part alone.
-Taking part means having a number v below the power of two. barrier is by dissemination and needs no such step.
+Where the world is no power of two, the ranks beyond one fold into a neighbour first: of the first 2 * rest ranks each
+even one (a guest) hands its data to the odd one after it (its host), which takes part for both. The others take part
+alone. Taking part means having a number v below the power of two. barrier is by dissemination and needs no such step.
 """
 
 from __future__ import annotations

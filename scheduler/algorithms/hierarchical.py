@@ -1,9 +1,9 @@
 """hierarchical: what crosses the network has been reduced inside its host first, and is spread there by its receivers.
 
-Parameter ``groups``: the ranks of each host, in any numbers and any order of ranks. Work is spread over the ranks of a host:
-its i-th share belongs to local rank i (modulo the number of ranks there).
-all_reduce: reduce-scatter inside the hosts, all-reduce between the ranks of equal local index, all-gather inside the hosts,
-as one pipeline. Each byte leaves a host 2 (H - 1) / H times for H hosts.
+Parameter ``groups``: the ranks of each host, in any numbers and any order of ranks. Work is spread over the ranks of a
+host: its i-th share belongs to local rank i (modulo the number of ranks there).
+all_reduce: reduce-scatter inside the hosts, all-reduce between the ranks of equal local index, all-gather inside the
+hosts, as one pipeline. Each byte leaves a host 2 (H - 1) / H times for H hosts.
 """
 
 from __future__ import annotations
@@ -97,11 +97,11 @@ def _all_reduce(w: Writer, hosts: _Hosts) -> None:
     for share in range(shares):
         owner = hosts.owner(mine, share)
         for host in (*elsewhere, mine):
-            slot = w.input(k=share * num_hosts + host)
+            contribution = w.input(k=share * num_hosts + host)
             if owner != w.rank:
-                w.send(slot, w.peer(owner))
+                w.send(contribution, w.peer(owner))
                 continue
-            sources = _local_sources(w, hosts, slot)
+            sources = _local_sources(w, hosts, contribution)
             partners = [(hosts.owner(h, share), hosts.single(h)) for h in elsewhere]
             output = w.output(k=share * num_hosts + host)
             if host != mine:
@@ -160,7 +160,8 @@ def _all_gather(w: Writer, hosts: _Hosts) -> None:
 
 
 class _Above(NamedTuple):
-    """A rank's place in the tree of leaders: hosts form a binary tree under the root's host, ranks hang under leaders."""
+    """A rank's place in the tree of leaders: hosts form a binary tree under the root's host, ranks hang under
+    leaders."""
 
     parent: int | None
     depth: int
@@ -197,11 +198,13 @@ def _reduce(w: Writer, hosts: _Hosts) -> None:
 def _barrier(w: Writer, hosts: _Hosts) -> None:
     """Up the tree of leaders, and down again.
 
-    From one level to the next tokens of two slots and of one take turns, and so do up and down, so that each step waits for
-    the end of those before: [Note: empty tokens] in verify.py.
+    From one level to the next tokens of two slots and of one take turns, and so do up and down, so that each step waits
+    for the end of those before: [Note: empty tokens] in verify.py.
     """
     above = _above(w, hosts)
     mine, below = 1 + above.depth % 2, 2 - above.depth % 2
+    if above.below:
+        w.copy(w.input(span=2), w.output(span=2))
     for q, _ in above.below:
         w.recv(w.peer(q), w.output(span=below))
     if above.parent is not None:

@@ -1,11 +1,12 @@
 """ring: every rank talks to its two neighbours only. Least bytes per rank, most rounds; for large sizes.
 
-all_reduce, reduce_scatter and all_gather pass slots around the ring; broadcast and reduce are a chain that begins or ends at
-the root, which the engine pipelines piece by piece. The parameter ``order`` puts the ranks of a host next to each other.
+all_reduce, reduce_scatter and all_gather pass slots around the ring; broadcast and reduce are a chain that begins or
+ends at the root, which the engine pipelines piece by piece. The parameter ``order`` puts the ranks of a host next to
+each other.
 
-[Note: store, then send] What goes around is stored first, and sent on by a second step that follows element by element. In
-one step, receiving would wait for room at the next rank, whose receiving waits in turn: around a ring, a deadlock as soon
-as a slot is larger than what a channel holds.
+[Note: store, then send] What goes around is stored first, and sent on by a second step that follows element by element.
+In one step, receiving would wait for room at the next rank, whose receiving waits in turn: around a ring, a deadlock as
+soon as a slot is larger than what a channel holds.
 """
 
 from __future__ import annotations

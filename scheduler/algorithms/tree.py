@@ -1,7 +1,8 @@
-"""tree: a double binary tree. Half of the block goes over each of two trees, and who is inside one is a leaf of the other.
+"""tree: a double binary tree. Half of the block goes over each of two trees, and who is inside one is a leaf of the
+other.
 
-Logarithmic depth at nearly the bandwidth of a ring, since the engine passes pieces on as they come. gather and scatter use
-a binomial tree (binomial.py). The parameter ``order`` puts the ranks of a host next to each other.
+Logarithmic depth at nearly the bandwidth of a ring, since the engine passes pieces on as they come. gather and scatter
+use a binomial tree (binomial.py). The parameter ``order`` puts the ranks of a host next to each other.
 """
 
 from __future__ import annotations

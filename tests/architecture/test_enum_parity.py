@@ -20,7 +20,7 @@ COUNTS = {"kNumCollectives": Collective, "kNumDTypes": DType, "kNumReduceOps": R
 
 
 def native_rows(text: str, macro: str) -> dict[str, tuple[int, ...]]:
-    """Return name -> numbers of the X-macro ``macro`` in the text of the header; a trailing "_" of a name is dropped."""
+    """Return name -> numbers of the X-macro ``macro`` in the header's text; a trailing "_" of a name is dropped."""
     body = re.search(rf"#define {macro}\(X\)((?:.*\\\n)*.*)\n", text)
     assert body is not None, f"{macro} is not in the header"
     rows = re.findall(r"X\((\w+), (\d+)(?:, (\d+))?\)", body[1])

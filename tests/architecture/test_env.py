@@ -21,7 +21,11 @@ def reads_environment(source: str) -> list[int]:
         node.lineno
         for node in ast.walk(ast.parse(source))
         if (isinstance(node, ast.Attribute) and node.attr in ("environ", "environb", "getenv", "putenv"))
-        or (isinstance(node, ast.ImportFrom) and node.module == "os" and {a.name for a in node.names} & {"environ", "getenv"})
+        or (
+            isinstance(node, ast.ImportFrom)
+            and node.module == "os"
+            and {a.name for a in node.names} & {"environ", "getenv"}
+        )
     ]
 
 
@@ -38,7 +42,9 @@ def test_only_env_reads_the_environment() -> None:
     assert reads_environment(env.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("source", ["import os\nos.getenv('X')", "from os import environ", "import os\nx = os.environ['X']"])
+@pytest.mark.parametrize(
+    "source", ["import os\nos.getenv('X')", "from os import environ", "import os\nx = os.environ['X']"]
+)
 def test_checker_rejects(source: str) -> None:
     assert reads_environment(source)
 
@@ -57,7 +63,9 @@ def test_every_setting_is_documented() -> None:
 
 
 def test_documentation_has_the_table_as_generated() -> None:
-    pages = [path for path in (ROOT / "docs").glob("*.md") if "| variable | default |" in path.read_text(encoding="utf-8")]
+    pages = [
+        path for path in (ROOT / "docs").glob("*.md") if "| variable | default |" in path.read_text(encoding="utf-8")
+    ]
     if not pages:
         pytest.skip("no page of docs/ has the table yet: `hccl-py doctor --markdown` prints it")
     for page in pages:
@@ -65,5 +73,7 @@ def test_documentation_has_the_table_as_generated() -> None:
 
 
 def test_makefile_exports_what_launch_sets() -> None:
-    exports = dict(re.findall(r"^export (\w+) := (\S+)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    exports = dict(
+        re.findall(r"^export (\w+) := (\S+)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    )
     assert exports == MPI_ENVIRON

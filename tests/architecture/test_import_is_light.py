@@ -10,7 +10,16 @@ import pytest
 
 # third-party modules that `import hccl_py` may load; the parts that need more load it when they are used
 ALLOWED = {"hccl_py", "numpy", "nanobind_backend"}
-ALLOWED_IN_COMMAND = {"hccl_py", "typer", "click", "rich", "shellingham", "typing_extensions", "annotated_doc", "pygments"}
+ALLOWED_IN_COMMAND = {
+    "hccl_py",
+    "typer",
+    "click",
+    "rich",
+    "shellingham",
+    "typing_extensions",
+    "annotated_doc",
+    "pygments",
+}
 
 
 def third_party(statement: str, folder: Path) -> set[str]:
@@ -22,7 +31,9 @@ def third_party(statement: str, folder: Path) -> set[str]:
         "print(' '.join(sorted(names - sys.stdlib_module_names)))"
     )
     # from an empty folder, so that what is installed is imported, not the sources that lie about
-    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=60, check=True
+    )
     return {name for name in done.stdout.split() if not name.startswith("_")}
 
 

@@ -22,7 +22,7 @@ MAY_IMPORT = {
 
 def layer_of(module: str) -> str:
     """Return the layer of a module of ours: one of MAY_IMPORT, "_native", or "top" for all other parts of hccl_py."""
-    part = (module.split(".") + [""])[1]
+    part = [*module.split("."), ""][1]
     return part if part in MAY_IMPORT or part == "_native" else "top"
 
 

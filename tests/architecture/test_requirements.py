@@ -29,7 +29,9 @@ def project_requirements() -> list[Requirement]:
     """Return what pyproject.toml asks for: build, run time and all extras."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     build, _, rest = text.partition("[project]")
-    lists = re.findall(r"^(?:requires|dependencies|torch|mpi|viz|test) = \[(.*?)\]\s*$", build + rest, re.MULTILINE | re.DOTALL)
+    lists = re.findall(
+        r"^(?:requires|dependencies|torch|mpi|viz|test) = \[(.*?)\]\s*$", build + rest, re.MULTILINE | re.DOTALL
+    )
     return [Requirement(item) for items in lists for item in re.findall(r'"([^"]+)"', items)]
 
 
@@ -41,7 +43,9 @@ def test_lock_satisfies_the_project(path: Path) -> None:
     for requirement in wanted:
         version = versions.get(canonicalize_name(requirement.name))
         assert version is not None, f"{path.name} lacks {requirement.name}: run `make lock`"
-        assert requirement.specifier.contains(version), f"{path.name}: {requirement.name}=={version} is not {requirement}"
+        assert requirement.specifier.contains(version), (
+            f"{path.name}: {requirement.name}=={version} is not {requirement}"
+        )
 
 
 def test_there_are_locks() -> None:

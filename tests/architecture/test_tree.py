@@ -1,4 +1,4 @@
-"""The shape of the tree: folders at the root, linked into the package; what a name collision or a lost link would break."""
+"""The shape of the tree: folders at the root, linked into the package, and what a lost link would break."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def test_links_are_tracked_as_links() -> None:
 def exported(source: str) -> list[str] | None:
     """Return the names in ``__all__`` of a module's text, None if it has none."""
     for node in ast.parse(source).body:
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
         if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
             value = ast.literal_eval(node.value)  # type: ignore[attr-defined]
             return list(value)
@@ -61,7 +63,9 @@ def export_mistakes(source: str) -> list[str]:
 
 def test_exports_are_sorted() -> None:
     files = [path for base in ("hccl_py", *LINKED[:-1]) for path in (ROOT / base).rglob("*.py")]
-    wrong = {str(path.relative_to(ROOT)): bad for path in files if (bad := export_mistakes(path.read_text(encoding="utf-8")))}
+    wrong = {
+        str(path.relative_to(ROOT)): bad for path in files if (bad := export_mistakes(path.read_text(encoding="utf-8")))
+    }
     assert not wrong
 
 
@@ -73,5 +77,9 @@ def test_export_checker_rejects(source: str) -> None:
 def test_native_sources_start_with_a_licence_line() -> None:
     files = [path for pattern in ("*.cpp", "*.hpp") for path in (ROOT / "native").rglob(pattern)]
     assert files
-    wrong = [str(path) for path in files if not path.read_text(encoding="utf-8").startswith("// SPDX-License-Identifier: Apache-2.0\n")]
+    wrong = [
+        str(path)
+        for path in files
+        if not path.read_text(encoding="utf-8").startswith("// SPDX-License-Identifier: Apache-2.0\n")
+    ]
     assert not wrong

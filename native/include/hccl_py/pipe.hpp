@@ -32,7 +32,8 @@ class RecvPipe {
  public:
   virtual ~RecvPipe() = default;
   // The next bytes, in the transport's own memory: at most `want`, contiguous; empty if none have arrived. Where the
-  // next `want` bytes are not contiguous, fewer are returned; `at_least` <= 128 bytes (a header) are made contiguous.
+  // next `want` bytes are not contiguous, fewer are returned, but `at_least` <= 128 bytes (a header) are made contiguous
+  // once they have arrived.
   virtual std::span<const std::byte> peek(std::size_t want, std::size_t at_least = 1) = 0;
   // Drops `bytes` of what peek() returned.
   virtual void consume(std::size_t bytes) = 0;

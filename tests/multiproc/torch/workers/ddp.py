@@ -13,6 +13,8 @@ from checks import run_all, start
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.algorithms.join import Join
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import hccl_py.torch
@@ -177,11 +179,36 @@ def compiled() -> None:
     torch.testing.assert_close(gradients, [parameter.grad for parameter in plain.parameters()])
 
 
+def fully_sharded() -> None:
+    """FSDP2 on a device mesh, against one whole model whose gradients gloo sums."""
+
+    def make() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(32, 33), nn.ReLU(), nn.Linear(33, 4))
+
+    sharded, whole = make(), make()
+    fully_shard(sharded, mesh=init_device_mesh("cpu", (SIZE,)))
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (sharded, whole)]
+    for step in range(3):
+        torch.manual_seed(100 * step + RANK)
+        x = torch.randn(8, 32)
+        for model, optimizer in zip((sharded, whole), optimizers, strict=True):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            if model is whole:
+                for parameter in whole.parameters():
+                    dist.all_reduce(parameter.grad, group=GLOO)
+                    parameter.grad.div_(SIZE)
+            optimizer.step()
+    for ours, expected in zip(sharded.parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(ours.full_tensor(), expected)
+
+
 run_all(
     {name: check(case) for name, case in CASES.items()}
     | {
         extra.__name__: extra
-        for extra in (the_comparison_can_fail, power_sgd, uneven_inputs, without_views_or_sync, compiled)
+        for extra in (the_comparison_can_fail, power_sgd, uneven_inputs, without_views_or_sync, fully_sharded, compiled)
     }
 )
 dist.destroy_process_group()
