@@ -11,6 +11,8 @@ from hccl_py.core.types import DType
 # NumPy lets these types of other packages out neither by the buffer protocol nor by DLPack.
 _BY_NAME = {"bfloat16": DType.BFLOAT16, "float8_e4m3fn": DType.FLOAT8_E4M3, "float8_e5m2": DType.FLOAT8_E5M2}
 
+_DTYPES = tuple(DType)
+
 
 class Buffer(NamedTuple):
     """A contiguous run of ``count`` elements at address ``ptr``."""
@@ -32,6 +34,16 @@ def describe(data: Any, what: str, writable: bool = False) -> Buffer:
         ConfigError: it is no array, not contiguous, of an element type that the engine lacks, read-only where it is to
             be written, or not in host memory.
     """
+    found = _native.buffer(data)
+    if found is not None:
+        ptr, count, dtype, contiguous, readonly, on_host = found
+        if dtype >= 0 and contiguous and on_host and not (readonly and writable):
+            return Buffer(ptr, count, _DTYPES[dtype])
+    return _describe_special(data, what, writable)
+
+
+def _describe_special(data: Any, what: str, writable: bool) -> Buffer:
+    """What takes a second look, or is wrong."""
     name = getattr(getattr(data, "dtype", None), "name", "")
     special = _BY_NAME.get(name) if isinstance(name, str) else None
     if special is not None:

@@ -30,6 +30,7 @@ class Communicator:
         self._engine = engine
         self.rank = engine.rank
         self.size = engine.size
+        self._quick = engine.run_arrays
 
     @property
     def engine(self) -> Engine:
@@ -38,29 +39,28 @@ class Communicator:
 
     def all_reduce(self, sendbuf: Any, recvbuf: Any = None, op: ReduceOp = ReduceOp.SUM) -> Any:
         """Reduce over all ranks; every rank gets the result in ``recvbuf`` (None: in place). Returns it."""
-        call, out = self._all_reduce(sendbuf, recvbuf, op)
-        self._engine.run(*call)
+        out = sendbuf if recvbuf is None else recvbuf
+        if not self._quick(Collective.ALL_REDUCE, op, 0, sendbuf, out, 1, 1):
+            self._engine.run(*self._all_reduce(sendbuf, recvbuf, op))
         return out
 
     def iall_reduce(self, sendbuf: Any, recvbuf: Any = None, op: ReduceOp = ReduceOp.SUM) -> Work:
         """Start :meth:`all_reduce`."""
-        call, _ = self._all_reduce(sendbuf, recvbuf, op)
-        return self._engine.start(*call, keep=(sendbuf, recvbuf))
+        return self._engine.start(*self._all_reduce(sendbuf, recvbuf, op), keep=(sendbuf, recvbuf))
 
     def reduce(self, sendbuf: Any, recvbuf: Any = None, op: ReduceOp = ReduceOp.SUM, root: int = 0) -> Any:
         """Reduce to ``recvbuf`` of the root (None: in place); other ranks' ``recvbuf`` is not looked at."""
-        call, out = self._reduce(sendbuf, recvbuf, op, root)
-        self._engine.run(*call)
-        return out
+        self._engine.run(*self._reduce(sendbuf, recvbuf, op, root))
+        return sendbuf if recvbuf is None else recvbuf
 
     def ireduce(self, sendbuf: Any, recvbuf: Any = None, op: ReduceOp = ReduceOp.SUM, root: int = 0) -> Work:
         """Start :meth:`reduce`."""
-        call, _ = self._reduce(sendbuf, recvbuf, op, root)
-        return self._engine.start(*call, keep=(sendbuf, recvbuf))
+        return self._engine.start(*self._reduce(sendbuf, recvbuf, op, root), keep=(sendbuf, recvbuf))
 
     def broadcast(self, buf: Any, root: int = 0) -> Any:
         """Give every rank the root's ``buf``, in place. Returns it."""
-        self._engine.run(*self._broadcast(buf, root))
+        if not self._quick(Collective.BROADCAST, ReduceOp.SUM, root, buf, buf, 1, 1):
+            self._engine.run(*self._broadcast(buf, root))
         return buf
 
     def ibroadcast(self, buf: Any, root: int = 0) -> Work:
@@ -69,7 +69,8 @@ class Communicator:
 
     def all_gather(self, sendbuf: Any, recvbuf: Any) -> Any:
         """Put every rank's ``sendbuf`` in ``recvbuf``, one after the other in rank order. Returns ``recvbuf``."""
-        self._engine.run(*self._all_gather(sendbuf, recvbuf))
+        if not self._quick(Collective.ALL_GATHER, ReduceOp.SUM, 0, sendbuf, recvbuf, 1, self.size):
+            self._engine.run(*self._all_gather(sendbuf, recvbuf))
         return recvbuf
 
     def iall_gather(self, sendbuf: Any, recvbuf: Any) -> Work:
@@ -78,7 +79,8 @@ class Communicator:
 
     def reduce_scatter(self, sendbuf: Any, recvbuf: Any, op: ReduceOp = ReduceOp.SUM) -> Any:
         """Reduce over all ranks; rank r gets the r-th of ``size`` equal blocks of the result. Returns ``recvbuf``."""
-        self._engine.run(*self._reduce_scatter(sendbuf, recvbuf, op))
+        if not self._quick(Collective.REDUCE_SCATTER, op, 0, sendbuf, recvbuf, self.size, 1):
+            self._engine.run(*self._reduce_scatter(sendbuf, recvbuf, op))
         return recvbuf
 
     def ireduce_scatter(self, sendbuf: Any, recvbuf: Any, op: ReduceOp = ReduceOp.SUM) -> Work:
@@ -87,7 +89,8 @@ class Communicator:
 
     def all_to_all(self, sendbuf: Any, recvbuf: Any) -> Any:
         """Send block r of ``sendbuf`` to rank r; block r of ``recvbuf`` comes from rank r. Returns ``recvbuf``."""
-        self._engine.run(*self._all_to_all(sendbuf, recvbuf))
+        if not self._quick(Collective.ALL_TO_ALL, ReduceOp.SUM, 0, sendbuf, recvbuf, self.size, self.size):
+            self._engine.run(*self._all_to_all(sendbuf, recvbuf))
         return recvbuf
 
     def iall_to_all(self, sendbuf: Any, recvbuf: Any) -> Work:
@@ -154,22 +157,23 @@ class Communicator:
 
     # Checks of one rank: what is wrong here is refused here.
 
-    def _all_reduce(self, sendbuf: Any, recvbuf: Any, op: ReduceOp) -> tuple[tuple[Any, ...], Any]:
-        out_buf = sendbuf if recvbuf is None else recvbuf
-        out = describe(out_buf, "sendbuf" if recvbuf is None else "recvbuf", writable=True)
+    def _all_reduce(self, sendbuf: Any, recvbuf: Any, op: ReduceOp) -> tuple[Any, ...]:
+        if recvbuf is None:
+            out = describe(sendbuf, "sendbuf", writable=True)
+        else:
+            out = describe(recvbuf, "recvbuf", writable=True)
         data = out if recvbuf is None else describe(sendbuf, "sendbuf")
         _same("all_reduce", data, out, 1)
-        return (Collective.ALL_REDUCE, op, data.dtype, 0, data.ptr, out.ptr, data.count), out_buf
+        return Collective.ALL_REDUCE, op, data.dtype, 0, data.ptr, out.ptr, data.count
 
-    def _reduce(self, sendbuf: Any, recvbuf: Any, op: ReduceOp, root: int) -> tuple[tuple[Any, ...], Any]:
+    def _reduce(self, sendbuf: Any, recvbuf: Any, op: ReduceOp, root: int) -> tuple[Any, ...]:
         self._check_root(root)
-        out_buf = sendbuf if recvbuf is None else recvbuf
         data = describe(sendbuf, "sendbuf")
         out = _NOTHING
         if self.rank == root:
-            out = describe(out_buf, "sendbuf" if recvbuf is None else "recvbuf", writable=True)
+            out = describe(sendbuf, "sendbuf", True) if recvbuf is None else describe(recvbuf, "recvbuf", True)
             _same("reduce", data, out, 1)
-        return (Collective.REDUCE, op, data.dtype, root, data.ptr, out.ptr, data.count), out_buf
+        return Collective.REDUCE, op, data.dtype, root, data.ptr, out.ptr, data.count
 
     def _broadcast(self, buf: Any, root: int) -> tuple[Any, ...]:
         self._check_root(root)

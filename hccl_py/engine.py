@@ -175,6 +175,15 @@ class Engine:
         except DesyncError as error:
             raise self._with_sites(error, call_site()) from None
 
+    def run_arrays(
+        self, collective: Collective, op: ReduceOp, root: int, sendbuf: Any, recvbuf: Any, in_blocks: int, out_blocks: int
+    ) -> bool:
+        """:meth:`run` straight on arrays, where they are plain enough; False if not: nothing has happened then."""
+        try:
+            return self._group.run_arrays(collective, op, root, sendbuf, recvbuf, in_blocks, out_blocks)
+        except DesyncError as error:
+            raise self._with_sites(error, call_site()) from None
+
     def start(
         self, collective: Collective, op: ReduceOp, dtype: DType, root: int, in_ptr: int, out_ptr: int, count: int, keep: Any = None
     ) -> Work:

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "array.hpp"
 #include "bindings.hpp"
 #include "hccl_py/error.hpp"
 #include "hccl_py/failure.hpp"
@@ -86,11 +87,10 @@ Call make_call(int collective, int op, int dtype, std::uint32_t root, std::uintp
   return call;
 }
 
-// Blocking; False if the group has no plan table for the call yet.
-bool run(Group& group, int collective, int op, int dtype, std::uint32_t root, std::uintptr_t input, std::uintptr_t output,
-         std::uint64_t count) {
+// Blocking; false if the group has no plan table for the call yet.
+bool run_call(Group& group, const Call& call) {
   Op work;
-  work.call = make_call(collective, op, dtype, root, input, output, count);
+  work.call = call;
   if (!group.prepare(work)) return false;
   bool ran;
   {
@@ -108,6 +108,27 @@ bool run(Group& group, int collective, int op, int dtype, std::uint32_t root, st
   }
   throw_if_failed(work, group.rank());
   return true;
+}
+
+bool run(Group& group, int collective, int op, int dtype, std::uint32_t root, std::uintptr_t input, std::uintptr_t output,
+         std::uint64_t count) {
+  return run_call(group, make_call(collective, op, dtype, root, input, output, count));
+}
+
+// The short way for plain arrays: false wherever something takes a second look; nothing has happened then.
+bool run_arrays(Group& group, int collective, int op, std::uint32_t root, nb::handle input, nb::handle output,
+                std::uint32_t input_blocks, std::uint32_t output_blocks) {
+  Array in, out;
+  if (!look_at(input, in) || in.dtype < 0 || !in.contiguous || !in.on_host) return false;
+  if (output.is(input)) {
+    out = in;
+  } else if (!look_at(output, out) || out.dtype != in.dtype || !out.contiguous || !out.on_host) {
+    return false;
+  }
+  const std::uint64_t count = in.count / input_blocks;
+  if (out.readonly || in.count != count * input_blocks || out.count != count * output_blocks) return false;
+  return run_call(group, make_call(collective, op, in.dtype, root, reinterpret_cast<std::uintptr_t>(in.data),
+                                   reinterpret_cast<std::uintptr_t>(out.data), count));
 }
 
 std::optional<Work> start(const std::shared_ptr<Group>& group, int collective, int op, int dtype, std::uint32_t root,
@@ -229,6 +250,8 @@ void bind_group(nb::module_& m) {
            nb::arg("collective"), nb::arg("root"), nb::arg("uneven"), nb::arg("upto_bytes"), nb::arg("programs"))
       .def("run", &run, nb::arg("collective"), nb::arg("op"), nb::arg("dtype"), nb::arg("root"), nb::arg("input"),
            nb::arg("output"), nb::arg("count"), "Runs a collective; False if it has no plan table yet.")
+      .def("run_arrays", &run_arrays, nb::arg("collective"), nb::arg("op"), nb::arg("root"), nb::arg("input"), nb::arg("output"),
+           nb::arg("input_blocks"), nb::arg("output_blocks"), "Runs a collective on plain arrays; False: take the long way.")
       .def("start", &start, nb::arg("collective"), nb::arg("op"), nb::arg("dtype"), nb::arg("root"), nb::arg("input"),
            nb::arg("output"), nb::arg("count"), nb::arg("counts") = nb::none(), "Starts one; None if it has no plan table yet.")
       .def("start_send", [](const std::shared_ptr<Group>& g, std::uintptr_t memory, std::uint64_t bytes, int dst, std::uint64_t tag) {

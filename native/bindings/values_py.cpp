@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the engine knows of this machine and of its types; the fold on its own, for tests.
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <vector>
 
+#include "array.hpp"
 #include "bindings.hpp"
 #include "hccl_py/call.hpp"
 #include "hccl_py/error.hpp"
@@ -33,44 +33,12 @@ void fold(int op, int dtype, std::uintptr_t out, const std::vector<std::uintptr_
   kernel(reinterpret_cast<void*>(out), list.data(), list.size(), count, scale);
 }
 
-int dtype_of(nb::dlpack::dtype type) {
-  if (type.lanes != 1) return -1;
-  const auto code = static_cast<nb::dlpack::dtype_code>(type.code);
-  const auto among = [&](std::initializer_list<DType> sizes) {
-    for (DType d : sizes)
-      if (size_of(d) * 8 == type.bits) return static_cast<int>(d);
-    return -1;
-  };
-  if (code == nb::dlpack::dtype_code::Float) return among({DType::float64, DType::float32, DType::float16});
-  if (code == nb::dlpack::dtype_code::Int) return among({DType::int8, DType::int16, DType::int32, DType::int64});
-  if (code == nb::dlpack::dtype_code::UInt) return among({DType::uint8, DType::uint16, DType::uint32, DType::uint64});
-  if (code == nb::dlpack::dtype_code::Bfloat) return among({DType::bfloat16});
-  if (code == nb::dlpack::dtype_code::Bool) return among({DType::bool_});
-  return -1;
-}
-
-bool contiguous(const nb::ndarray<>& array) {
-  std::int64_t stride = 1;
-  for (std::size_t k = array.ndim(); k-- > 0;) {
-    if (array.shape(k) == 0) return true;
-    if (array.shape(k) != 1 && array.stride(k) != stride) return false;
-    stride *= static_cast<std::int64_t>(array.shape(k));
-  }
-  return true;
-}
-
 // (address, elements, element type or -1, contiguous, read-only, in host memory); None if the object gives no memory.
 nb::object buffer(nb::handle data) {
-  nb::ndarray<> array;
-  bool readonly = false;
-  if (!nb::try_cast(data, array)) {
-    nb::ndarray<nb::ro> fixed;
-    if (!nb::try_cast(data, fixed)) return nb::none();
-    array = nb::ndarray<>(fixed.handle());
-    readonly = true;
-  }
-  return nb::make_tuple(reinterpret_cast<std::uintptr_t>(array.data()), array.size(), dtype_of(array.dtype()), contiguous(array),
-                        readonly, array.device_type() == nb::device::cpu::value);
+  Array array;
+  if (!look_at(data, array)) return nb::none();
+  return nb::make_tuple(reinterpret_cast<std::uintptr_t>(array.data), array.count, array.dtype, array.contiguous, array.readonly,
+                        array.on_host);
 }
 
 }  // namespace

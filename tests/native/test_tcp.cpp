@@ -133,7 +133,8 @@ std::size_t receive_some(RecvPipe& pipe, const Stream& stream, std::size_t posit
   const auto bytes = pipe.peek(want, at_least);
   CHECK(bytes.size() <= want);
   CHECK(stream.matches(position, bytes));
-  if (bytes.size() < at_least) return 0;
+  if (bytes.empty()) return 0;
+  CHECK(bytes.size() >= at_least);
   const std::size_t used = 1 + random() % bytes.size();
   pipe.consume(used);
   return used;
@@ -244,7 +245,8 @@ void test_header_is_contiguous_wherever_it_lies() {
       for (;;) {
         const auto bytes = far.receiver().peek(70'000, 128);
         CHECK(stream.matches(received, bytes));
-        if (bytes.size() < 128) break;
+        if (bytes.empty()) break;
+        CHECK(bytes.size() >= 128);
         far.receiver().consume(bytes.size() - bytes.size() % 3);
         received += bytes.size() - bytes.size() % 3;
       }
@@ -254,7 +256,7 @@ void test_header_is_contiguous_wherever_it_lies() {
   while (received < sent) {
     const std::size_t wanted = std::min<std::size_t>(128, sent - received);
     const auto bytes = far.receiver().peek(wanted, wanted);
-    if (bytes.size() < wanted) {
+    if (bytes.empty()) {
       far.wait();
       continue;
     }
@@ -362,7 +364,7 @@ void test_half_close_is_closed_after_draining_and_the_other_way_lives() {
 
   std::size_t received = 0;
   while (far.receiver().state() == PipeState::open) {
-    const auto got = far.receiver().peek(100, 64);
+    const auto got = far.receiver().peek(100, 60);
     CHECK(got.empty() || std::memcmp(got.data(), bytes.data() + received, got.size()) == 0);
     if (got.empty() && far.receiver().state() == PipeState::open) far.wait();
     received += got.size();
@@ -376,6 +378,20 @@ void test_half_close_is_closed_after_draining_and_the_other_way_lives() {
   CHECK(far.sender().write(bytes, {}, false) == bytes.size());
   while (near.receiver().peek(bytes.size()).size() < bytes.size()) near.wait();
   CHECK(near.receiver().state() == PipeState::open);
+}
+
+void test_end_within_a_header_is_a_failure() {
+  auto [near_fd, far_fd] = connected_sockets();
+  End near(std::move(near_fd)), far(std::move(far_fd));
+  const auto bytes = random_bytes(64 + 63, 12);
+  CHECK(near.sender().write({}, bytes, false) == bytes.size());
+  near.connection.shutdown_send();
+  while (far.receiver().peek(64, 64).empty()) far.wait();
+  far.receiver().consume(64);
+  while (far.receiver().peek(64, 64).empty() && far.receiver().state() == PipeState::open) far.wait();
+  CHECK(far.receiver().state() == PipeState::failed);
+  CHECK(far.connection.failure() == "closed by the peer within a message");
+  CHECK(far.receiver().peek(63).size() == 63);  // what came can still be read
 }
 
 void test_end_is_seen_even_if_its_event_came_before_the_last_bytes_were_read() {
@@ -484,6 +500,7 @@ int main() {
       {"more holds back and flush sends", test_more_holds_back_and_flush_sends},
       {"full socket takes no more and recovers", test_full_socket_takes_no_more_and_recovers},
       {"half close is closed after draining and the other way lives", test_half_close_is_closed_after_draining_and_the_other_way_lives},
+      {"end within a header is a failure", test_end_within_a_header_is_a_failure},
       {"end is seen even if its event came before the last bytes were read", test_end_is_seen_even_if_its_event_came_before_the_last_bytes_were_read},
       {"reset is failed", test_reset_is_failed},
       {"close is idempotent and ends both pipes", test_close_is_idempotent_and_ends_both_pipes},

@@ -423,8 +423,8 @@ void test_wrong_options_are_refused() {
     change(options);
     check_contains(message_of<ConfigError>([&] { TcpListener{options}; }), words);
   };
-  refused([](TcpOptions& o) { o.connections = 0; }, "tcp_connections is 0; it may be 1 to 64");
-  refused([](TcpOptions& o) { o.connections = 65; }, "it may be 1 to 64");
+  refused([](TcpOptions& o) { o.connections = 0; }, "tcp_connections is 0; it may be 1 to 128");
+  refused([](TcpOptions& o) { o.connections = 129; }, "it may be 1 to 128");
   refused([](TcpOptions& o) { o.first_port = 5, o.last_port = 4; }, "tcp_port_range is 5-4");
   refused([](TcpOptions& o) { o.last_port = 4; }, "tcp_port_range is 0-4");
   refused([](TcpOptions& o) { o.interfaces = "no_such_if"; }, "lo (127.0.0.1");

@@ -23,7 +23,7 @@ struct TcpOptions {
   std::string interfaces;         // see InterfaceList
   std::uint16_t first_port = 0;   // 0: any free port; else the listener takes the first free one
   std::uint16_t last_port = 0;    //    of first_port..last_port
-  int connections = 1;            // per pair of ranks, 1..64; the same on all ranks
+  int connections = 1;            // per pair of ranks, 1..128; the same on all ranks
   Family family = Family::any;
   std::size_t send_buffer_bytes = 0;  // of the kernel; 0: its own tuning, which is better on most networks
   std::size_t recv_buffer_bytes = 0;
@@ -144,6 +144,7 @@ class TcpConnection {
     std::unique_ptr<Buffer> buffer_;
     std::size_t begin_ = 0, end_ = 0;
     bool ended_ = false;
+    bool truncated_ = false;  // ended with fewer bytes than somebody needed at least
     int error_ = 0;
   };
 

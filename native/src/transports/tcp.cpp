@@ -19,6 +19,7 @@ constexpr std::uint32_t kAddressMagic = 0x41545048;  // "HPTA"
 constexpr std::size_t kAddressHeaderBytes = 44;
 constexpr std::size_t kAddressEntryBytes = 24;
 constexpr std::size_t kMaxEntries = 256;
+constexpr int kMaxConnections = 128;
 
 bool usable(Family wanted, Family family) { return wanted == Family::any || wanted == family; }
 
@@ -27,8 +28,8 @@ std::string quoted_range(const TcpOptions& options) {
 }
 
 void check(const TcpOptions& options) {
-  if (options.connections < 1 || options.connections > 64) {
-    throw ConfigError("tcp_connections is " + std::to_string(options.connections) + "; it may be 1 to 64");
+  if (options.connections < 1 || options.connections > kMaxConnections) {
+    throw ConfigError("tcp_connections is " + std::to_string(options.connections) + "; it may be 1 to " + std::to_string(kMaxConnections));
   }
   if (options.first_port > options.last_port || (options.first_port == 0 && options.last_port != 0)) {
     throw ConfigError("tcp_port_range is " + quoted_range(options) +

@@ -55,8 +55,9 @@ void TcpConnection::close() {
 }
 
 std::string TcpConnection::failure() const {
-  const int error = receiver_.error_ != 0 ? receiver_.error_ : sender_.error_;
-  return error != 0 ? errno_text(error) : "";
+  if (receiver_.error_ != 0) return errno_text(receiver_.error_);
+  if (receiver_.truncated_) return "closed by the peer within a message";
+  return sender_.error_ != 0 ? errno_text(sender_.error_) : "";
 }
 
 TcpConnection::Sender::Sender(TcpConnection& connection)
@@ -180,7 +181,7 @@ TcpConnection::Receiver::Receiver(TcpConnection& connection)
     : connection_(connection), buffer_(std::make_unique_for_overwrite<Buffer>()) {}
 
 PipeState TcpConnection::Receiver::state() const {
-  if (error_ != 0) return PipeState::failed;
+  if (error_ != 0 || truncated_) return PipeState::failed;
   return ended_ && begin_ == end_ ? PipeState::closed : PipeState::open;
 }
 
@@ -224,7 +225,12 @@ void TcpConnection::Receiver::fill(std::size_t want) {
 std::span<const std::byte> TcpConnection::Receiver::peek(std::size_t want, std::size_t at_least) {
   const std::size_t whole = std::min(std::max(want, at_least), kBufferBytes);
   if (end_ - begin_ < whole) fill(whole);
-  return {buffer_->bytes + begin_, std::min(want, end_ - begin_)};
+  const std::size_t have = end_ - begin_;
+  if (have < at_least) {
+    truncated_ |= ended_ && have > 0;
+    return {};
+  }
+  return {buffer_->bytes + begin_, std::min(want, have)};
 }
 
 void TcpConnection::Receiver::consume(std::size_t bytes) { begin_ += std::min(bytes, end_ - begin_); }

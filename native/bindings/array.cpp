@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "array.hpp"
+
+#include <nanobind/ndarray.h>
+
+#include <initializer_list>
+
+#include "hccl_py/types.hpp"
+
+namespace nb = nanobind;
+
+namespace hccl_py {
+namespace {
+
+int dtype_of(nb::dlpack::dtype type) {
+  if (type.lanes != 1) return -1;
+  const auto among = [&](std::initializer_list<DType> candidates) {
+    for (DType d : candidates)
+      if (size_of(d) * 8 == type.bits) return static_cast<int>(d);
+    return -1;
+  };
+  const auto is = [&](nb::dlpack::dtype_code code) { return type.code == static_cast<std::uint8_t>(code); };
+  if (is(nb::dlpack::dtype_code::Float)) return among({DType::float64, DType::float32, DType::float16});
+  if (is(nb::dlpack::dtype_code::Int)) return among({DType::int8, DType::int16, DType::int32, DType::int64});
+  if (is(nb::dlpack::dtype_code::UInt)) return among({DType::uint8, DType::uint16, DType::uint32, DType::uint64});
+  if (is(nb::dlpack::dtype_code::Bfloat)) return among({DType::bfloat16});
+  if (is(nb::dlpack::dtype_code::Bool)) return among({DType::bool_});
+  return -1;
+}
+
+template <class A>
+bool contiguous(const A& array) {
+  std::int64_t stride = 1;
+  for (std::size_t k = array.ndim(); k-- > 0;) {
+    if (array.shape(k) == 0) return true;
+    if (array.shape(k) != 1 && array.stride(k) != stride) return false;
+    stride *= static_cast<std::int64_t>(array.shape(k));
+  }
+  return true;
+}
+
+template <class A>
+void fill(const A& in, bool readonly, Array& out) {
+  out.data = const_cast<void*>(static_cast<const void*>(in.data()));
+  out.count = in.size();
+  out.dtype = dtype_of(in.dtype());
+  out.contiguous = contiguous(in);
+  out.readonly = readonly;
+  out.on_host = in.device_type() == nb::device::cpu::value;
+}
+
+}  // namespace
+
+bool look_at(nb::handle object, Array& array) {
+  if (nb::ndarray<> writable; nb::try_cast(object, writable, false)) {
+    fill(writable, false, array);
+    return true;
+  }
+  if (nb::ndarray<nb::ro> fixed; nb::try_cast(object, fixed, false)) {
+    fill(fixed, true, array);
+    return true;
+  }
+  return false;
+}
+
+}  // namespace hccl_py
