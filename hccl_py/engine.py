@@ -85,12 +85,14 @@ class Engine:
         self._env = Env.from_environ() if env is None else env
         self._timeout_s = self._env.timeout_s if timeout_s is None else timeout_s
         self._pending: deque[Work] = deque()
+        _log.setLevel(self._env.log_level.upper())
         self._group: _native.Group = self._together(bootstrap, "configure", lambda: self._make(hub))
         hosts = self._connect(bootstrap, hub)
         self._planner = Planner(hosts, self._env, self._group.slot_bytes if len(set(hosts)) == 1 else 0)
         self._agree(bootstrap, "settings", self._planner.digest())
         if self._group.warning:
             _log.warning("%s; these ranks use tcp among themselves", self._group.warning)
+        _log.info("rank %d of %d is connected: %s", self.rank, self.size, {p: self.transport_to(p) for p in range(self.size)})
         self._run: Callable[..., bool] = self._group.run
 
     def _make(self, hub: _native.Hub | None) -> _native.Group:
@@ -103,6 +105,7 @@ class Engine:
             "usable_cpus": usable_cpus(),
             "spins": -1 if env.spin is None else env.spin,
             "timeout_s": self._timeout_s,
+            "strict": env.strict,
             "tcp_interfaces": env.interfaces or "",
             "tcp_port_range": env.port_range or (0, 0),
             "tcp_family": {"any": "auto", "ipv4": "4", "ipv6": "6"}[env.family],

@@ -7,6 +7,7 @@ find_package(Threads REQUIRED)
 set(HCCL_PY_ENGINE_DIR ${CMAKE_CURRENT_LIST_DIR}/src)
 add_library(hccl_py_engine STATIC
   ${HCCL_PY_ENGINE_DIR}/bells.cpp
+  ${HCCL_PY_ENGINE_DIR}/contract.cpp
   ${HCCL_PY_ENGINE_DIR}/error.cpp
   ${HCCL_PY_ENGINE_DIR}/executor.cpp
   ${HCCL_PY_ENGINE_DIR}/failure.cpp

@@ -42,8 +42,12 @@ def broadcast(tensor: Tensor, root: int, rank: int, size: int) -> Request:
     )
 
 
-def all_gather(outputs: Sequence[Tensor], tensor: Tensor, rank: int, size: int) -> Request:
-    """``outputs[r]`` becomes ``tensor`` of rank r. Sizes may differ between ranks, if all ranks know them."""
+def all_gather(outputs: Sequence[Tensor], tensor: Tensor, rank: int, size: int) -> list[Request]:
+    """``outputs[r]`` becomes ``tensor`` of rank r.
+
+    Sizes may differ between ranks, if all ranks know them: then it is one broadcast from each rank, so that each size is
+    checked against that of its owner.
+    """
     call = "all_gather"
     check_length(outputs, size, "outputs", call)
     memory.check(tensor, call)
@@ -52,13 +56,12 @@ def all_gather(outputs: Sequence[Tensor], tensor: Tensor, rank: int, size: int) 
         raise ConfigError(
             f"{call}: rank {rank} gives {tensor.numel()} elements, but outputs[{rank}] has {outputs[rank].numel()}"
         )
+    if any(output.numel() != tensor.numel() for output in outputs):
+        return _broadcast_from_each(outputs, tensor, rank, call)
     dtype, units = wire_type(tensor.dtype, call)
     home, copies = memory.write_blocks(outputs, call)
-    counts = [output.numel() * units for output in outputs]
-    size_bytes = tensor.element_size()
-    offset_bytes = sum(output.numel() for output in outputs[:rank]) * size_bytes
-    total_bytes = sum(output.numel() for output in outputs) * size_bytes
-    source = memory.apart(memory.readable(tensor), home, total_bytes, offset_bytes)
+    block_bytes = tensor.numel() * tensor.element_size()
+    source = memory.apart(memory.readable(tensor), home, block_bytes * size, block_bytes * rank)
     request = Request(
         Collective.ALL_GATHER,
         dtype,
@@ -69,9 +72,7 @@ def all_gather(outputs: Sequence[Tensor], tensor: Tensor, rank: int, size: int) 
         list(outputs),
         copies=copies,
     )
-    if len(set(counts)) > 1:
-        request.in_counts, request.out_counts = [], counts
-    return request
+    return [request]
 
 
 def all_gather_single(output: Tensor, tensor: Tensor, rank: int, size: int) -> Request:
@@ -223,6 +224,32 @@ def all_to_all_single(
     if uneven:
         request.in_counts, request.out_counts = in_counts, out_counts
     return request
+
+
+def _broadcast_from_each(outputs: Sequence[Tensor], tensor: Tensor, rank: int, call: str) -> list[Request]:
+    dtype, units = wire_type(tensor.dtype, call)
+    source = memory.readable(tensor)
+    calls = []
+    for root, output in enumerate(outputs):
+        memory.check(output, call)
+        home, copies = memory.writable(output, call)
+        size_bytes = output.numel() * output.element_size()
+        source = memory.apart(source, home, size_bytes, 0 if root == rank else size_bytes)
+        calls.append((home, copies, output))
+    return [
+        Request(
+            Collective.BROADCAST,
+            dtype,
+            source.data_ptr() if root == rank else home.data_ptr(),
+            home.data_ptr(),
+            output.numel() * units,
+            (source, home, output, tensor),
+            [output],
+            root=root,
+            copies=copies,
+        )
+        for root, (home, copies, output) in enumerate(calls)
+    ]
 
 
 def _split_counts(tensor: Tensor, splits: Sequence[int], size: int, units: int, name: str, call: str) -> list[int]:

@@ -40,8 +40,11 @@ def reduce(tensor: Tensor, op: ReduceOp, root: int, rank: int, size: int) -> Req
     )
 
 
-def reduce_scatter(output: Tensor, inputs: Sequence[Tensor], op: ReduceOp, rank: int, size: int) -> Request:
-    """``output`` becomes the reduction of ``inputs[rank]`` over all ranks. Sizes may differ between blocks."""
+def reduce_scatter(output: Tensor, inputs: Sequence[Tensor], op: ReduceOp, rank: int, size: int) -> list[Request]:
+    """``output`` becomes the reduction of ``inputs[rank]`` over all ranks.
+
+    Sizes may differ between blocks: then it is one reduce to each rank, so that each size is checked on its own.
+    """
     call = "reduce_scatter"
     check_length(inputs, size, "inputs", call)
     memory.check(output, call)
@@ -51,14 +54,12 @@ def reduce_scatter(output: Tensor, inputs: Sequence[Tensor], op: ReduceOp, rank:
             f"{call}: inputs[{rank}] has {inputs[rank].numel()} elements, but the output has {output.numel()}"
         )
     dtype, units = reduce_type(op, output.dtype, call)
+    if any(block.numel() != output.numel() for block in inputs):
+        return _reduce_to_each(output, inputs, op, rank, call)
     source = memory.read_blocks(inputs, call)
     home, copies = memory.writable(output, call)
-    counts = [block.numel() * units for block in inputs]
-    size_bytes = output.element_size()
-    offset_bytes = sum(block.numel() for block in inputs[:rank]) * size_bytes
-    home, copies = scatter_home(
-        home, copies, output, source.data_ptr(), sum(counts) // units * size_bytes, offset_bytes
-    )
+    block_bytes = output.numel() * output.element_size()
+    home, copies = scatter_home(home, copies, output, source.data_ptr(), block_bytes * size, block_bytes * rank)
     request = Request(
         Collective.REDUCE_SCATTER,
         dtype,
@@ -70,9 +71,7 @@ def reduce_scatter(output: Tensor, inputs: Sequence[Tensor], op: ReduceOp, rank:
         op,
         copies=copies,
     )
-    if len(set(counts)) > 1:
-        request.in_counts, request.out_counts = counts, []
-    return request
+    return [request]
 
 
 def reduce_scatter_single(output: Tensor, tensor: Tensor, op: ReduceOp, rank: int, size: int) -> Request:
@@ -101,6 +100,31 @@ def reduce_scatter_single(output: Tensor, tensor: Tensor, op: ReduceOp, rank: in
         op,
         copies=copies,
     )
+
+
+def _reduce_to_each(output: Tensor, inputs: Sequence[Tensor], op: ReduceOp, rank: int, call: str) -> list[Request]:
+    dtype, units = reduce_type(op, output.dtype, call)
+    home, copies = memory.writable(output, call)
+    size_bytes = output.numel() * output.element_size()
+    calls = []
+    for root, block in enumerate(inputs):
+        memory.check(block, call)
+        source = memory.apart(memory.readable(block), home, size_bytes, 0 if root == rank else size_bytes)
+        calls.append(
+            Request(
+                Collective.REDUCE,
+                dtype,
+                source.data_ptr(),
+                home.data_ptr() if root == rank else 0,
+                block.numel() * units,
+                (source, home, block, output),
+                [output] if root == rank else [],
+                op,
+                root,
+                copies if root == rank else (),
+            )
+        )
+    return calls
 
 
 def _in_and_out(tensor: Tensor, call: str) -> tuple[Tensor, tuple[Copy, ...]]:

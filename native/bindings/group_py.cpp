@@ -170,7 +170,7 @@ Work start_message(const std::shared_ptr<Group>& group, bool send, std::uintptr_
 
 std::shared_ptr<Group> make_group(std::uint32_t rank, std::uint32_t world, std::shared_ptr<Hub> hub, bool use_shm, bool use_tcp,
                                   const std::string& host_id, std::uint32_t usable_cpus, int spins, std::size_t segment_bytes,
-                                  double timeout_s, std::uint32_t shm_ring_bytes, std::uint32_t shm_slot_bytes,
+                                  double timeout_s, bool strict, std::uint32_t shm_ring_bytes, std::uint32_t shm_slot_bytes,
                                   const std::string& tcp_interfaces, std::pair<std::uint16_t, std::uint16_t> tcp_port_range,
                                   int tcp_connections, const std::string& tcp_family) {
   GroupOptions options;
@@ -181,6 +181,7 @@ std::shared_ptr<Group> make_group(std::uint32_t rank, std::uint32_t world, std::
   options.spins = spins;
   options.segment_bytes = segment_bytes;
   options.timeout_s = timeout_s;
+  options.strict = strict;
   options.interrupted = interrupted;
   options.shm.ring_bytes = shm_ring_bytes;
   options.shm.slot_bytes = shm_slot_bytes;
@@ -211,7 +212,7 @@ void bind_group(nb::module_& m) {
   nb::class_<Group>(m, "Group", "One rank's membership in a group.")
       .def(nb::new_(&make_group), nb::arg("rank"), nb::arg("world"), nb::kw_only(), nb::arg("hub") = nb::none(),
            nb::arg("use_shm") = true, nb::arg("use_tcp") = true, nb::arg("host_id") = "", nb::arg("usable_cpus") = 1,
-           nb::arg("spins") = -1, nb::arg("segment_bytes") = 32768, nb::arg("timeout_s") = 600.0,
+           nb::arg("spins") = -1, nb::arg("segment_bytes") = 32768, nb::arg("timeout_s") = 600.0, nb::arg("strict") = false,
            nb::arg("shm_ring_bytes") = 262144, nb::arg("shm_slot_bytes") = 65536, nb::arg("tcp_interfaces") = "",
            nb::arg("tcp_port_range") = std::pair<std::uint16_t, std::uint16_t>(0, 0), nb::arg("tcp_connections") = 2,
            nb::arg("tcp_family") = "auto")

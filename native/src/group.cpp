@@ -294,6 +294,20 @@ bool Group::drive_collective() {
       finish_current();
       return true;
     }
+    if (contract_) contract_->begin(mine_);
+    phase_ = contract_ ? Phase::checking : Phase::ready;
+  }
+  if (phase_ == Phase::checking) {
+    const ContractExchange::Outcome outcome = contract_->advance();
+    if (outcome != ContractExchange::Outcome::done) return outcome == ContractExchange::Outcome::moved;
+    if (!disagreement_ && contract_->failure()) disagreement_ = contract_->failure();
+    if (disagreement_) {
+      fail_current(std::move(disagreement_));
+      return true;
+    }
+    phase_ = Phase::ready;
+  }
+  if (phase_ == Phase::ready) {
     if (!current_->executor->begin(current_->call, mine_)) {
       fail_current(current_->executor->failure());
       return true;
@@ -314,6 +328,7 @@ void Group::begin(Op& op) {
   current_ = &op;
   phase_ = Phase::arriving;
   arrived_ = 0;
+  disagreement_ = {};
   op.sequence = next_sequence_++;
   const Call& call = op.call;
   const ProgramHeader& h = op.executor->program().header();
@@ -349,6 +364,10 @@ bool Group::arrive() {
     why.culprit = static_cast<int>(local_ranks_[arrived_]);
     why.sequence = mine_.sequence;
     why.theirs = line;
+    if (contract_) {  // the ranks of other hosts wait for our contract all the same
+      if (!disagreement_) disagreement_ = std::move(why);
+      continue;
+    }
     fail_current(std::move(why));
     return true;
   }

@@ -178,6 +178,8 @@ void Group::connect_remote(const std::vector<int>& peers, double timeout_s) {
     ports_->send(peer, c) = {&connection->sender(), peer, static_cast<std::uint16_t>(c), true};
     ports_->recv(peer, c) = {&connection->receiver(), peer, static_cast<std::uint16_t>(c), true};
   }
+  if (options_.strict)
+    contract_ = std::make_unique<ContractExchange>(*ports_, std::vector<std::uint32_t>(peers.begin(), peers.end()), communicator_);
 }
 
 void Group::set_up_board(Board board) {

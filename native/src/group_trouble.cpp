@@ -130,7 +130,7 @@ void Group::spread(const Failure& why) {
 
 // The current collective fails. One that touched nothing leaves the group usable, if all ranks know of it by themselves.
 void Group::fail_current(Failure why) {
-  const bool harmless = why.kind == FailureKind::desync && phase_ == Phase::arriving && !remote_;
+  const bool harmless = why.kind == FailureKind::desync && ((phase_ == Phase::arriving && !remote_) || phase_ == Phase::checking);
   if (!harmless) {
     break_down(std::move(why));
     return;

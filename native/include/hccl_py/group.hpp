@@ -13,6 +13,7 @@
 #include <tuple>
 #include <vector>
 
+#include "hccl_py/contract.hpp"
 #include "hccl_py/executor.hpp"
 #include "hccl_py/loopback.hpp"
 #include "hccl_py/op.hpp"
@@ -33,6 +34,7 @@ struct GroupOptions {
   std::int32_t spins = -1;              // -1: chosen from ranks and processors
   std::size_t segment_bytes = 32 * 1024;
   double timeout_s = 600;
+  bool strict = false;  // between hosts the contract is checked before anything moves
   // Asked now and then by a rank that waits; true: give up (a signal came).
   bool (*interrupted)() = nullptr;
   ShmOptions shm;
@@ -104,7 +106,7 @@ class Group : public std::enable_shared_from_this<Group> {
   int sleep_fd() const { return poller_.fd(); }
 
  private:
-  enum class Phase : std::uint8_t { idle, arriving, running };
+  enum class Phase : std::uint8_t { idle, arriving, checking, ready, running };
 
   struct Table {
     std::vector<std::uint64_t> upto_bytes;
@@ -192,6 +194,8 @@ class Group : public std::enable_shared_from_this<Group> {
   Op* current_ = nullptr;
   Phase phase_ = Phase::idle;
   std::uint32_t arrived_ = 0;
+  std::unique_ptr<ContractExchange> contract_;  // strict mode, if there are other hosts
+  Failure disagreement_;
   Fingerprint mine_{};
   std::uint64_t next_sequence_ = 1;
   std::unique_ptr<PointToPoint> p2p_;

@@ -1,4 +1,4 @@
-"""Makes reference.py and matrix.py importable as `scheduler_reference` and `scheduler_matrix` (tests are no package)."""
+"""Makes reference.py and matrix.py importable as scheduler_reference and scheduler_matrix: tests are no package."""
 
 from __future__ import annotations
 

@@ -47,7 +47,9 @@ class _Range:
     raw: bool = False
 
     def overlaps(self, other: _Range) -> bool:
-        return self.array is not None and self.array is other.array and self.begin < other.end and other.begin < self.end
+        return (
+            self.array is not None and self.array is other.array and self.begin < other.end and other.begin < self.end
+        )
 
 
 @dataclass
@@ -233,7 +235,7 @@ def _advance(runs: list[_Run], i: int, segment: int, world: int) -> bool:
 
 
 def read_one_round(programs: Sequence[Program], inputs: Sequence[np.ndarray], count: int) -> list[np.ndarray]:
-    """OUTPUT of all ranks when a one-round plan reads posted INPUT instead of receiving, as the engine does on a host."""
+    """OUTPUT of all ranks when a one-round plan reads posted INPUT, as the engine does on one host."""
     outputs = []
     for program, own in zip(programs, inputs, strict=True):
         slots = program.slots_per_block
@@ -254,7 +256,9 @@ def read_one_round(programs: Sequence[Program], inputs: Sequence[np.ndarray], co
     return outputs
 
 
-def make_counts(collective: Collective, world: int, root: int, count: int, sizes: Sequence[int] | None) -> tuple[Counts, Counts]:
+def make_counts(
+    collective: Collective, world: int, root: int, count: int, sizes: Sequence[int] | None
+) -> tuple[Counts, Counts]:
     """Elements of the blocks of INPUT and OUTPUT of all ranks; ``sizes``: uneven blocks, by rank (or modulo)."""
     C = Collective
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from scheduler_matrix import WORLDS, cases, plans
 from scheduler_reference import check, expected, make_counts, read_one_round
-
-import numpy as np
 
 from hccl_py.core.types import Collective, Order
 from hccl_py.scheduler.algorithm import Algorithm
@@ -23,7 +22,13 @@ def test_plan_computes_its_collective(algorithm: Algorithm, collective: Collecti
         if world > 9 and number > 3:
             continue  # the verifier has seen it; running it takes longer
         count = (plan.slots_per_block * 2 + 1, 1, plan.slots_per_block + 3)[number % 3]
-        check(plan.programs, count=count, in_place=number % 2 == 0, average=collective.reduces and number % 3 == 0, seed=number)
+        check(
+            plan.programs,
+            count=count,
+            in_place=number % 2 == 0,
+            average=collective.reduces and number % 3 == 0,
+            seed=number,
+        )
         if world < 5:
             check(plan.programs, count=count, in_place=number % 2 == 1, segment=5, seed=number)
         if plan.uneven:

@@ -412,8 +412,8 @@ def functional() -> None:
 
 
 def groups() -> None:
+    everyone = dist.new_group(use_local_synchronization=True)  # first, while all ranks have as many groups
     pair = dist.new_group([0, 1])
-    everyone = dist.new_group(use_local_synchronization=True)
     if RANK < 2:
         x = mine()
         dist.all_reduce(x, group=pair)

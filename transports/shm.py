@@ -1,0 +1,78 @@
+"""Transport ``shm``: the ranks of a host share one memfd, handed out over a Unix socket. ``/dev/shm`` is not used."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import secrets
+import socket
+from dataclasses import dataclass
+
+from hccl_py.core.errors import ConfigError
+from hccl_py.transports.base import Availability, TransportConfig, TransportSpec
+
+_PAGE_BYTES = 4096
+_LARGEST_RING_BYTES = 1 << 30
+_LARGEST_SLOT_BYTES = 1 << 26
+
+
+@dataclass(frozen=True)
+class ShmConfig(TransportConfig):
+    """Sizes of the shared memory; they must be the same on all ranks.
+
+    Raises ConfigError for a size that is out of range or not rounded as required.
+    """
+
+    shm_ring_bytes: int = 256 * 1024  # ring of each ordered pair of ranks and channel: a power of two
+    shm_slot_bytes: int = 64 * 1024  # payload slot of each rank for messages that go in one round: a multiple of 64
+
+    def __post_init__(self) -> None:
+        ring, slot = self.shm_ring_bytes, self.shm_slot_bytes
+        if not _PAGE_BYTES <= ring <= _LARGEST_RING_BYTES or ring & (ring - 1):
+            raise ConfigError(f"shm_ring_bytes is {ring}; it may be a power of two from 4096 to {_LARGEST_RING_BYTES}")
+        if not 64 <= slot <= _LARGEST_SLOT_BYTES or slot % 64:
+            raise ConfigError(f"shm_slot_bytes is {slot}; it may be a multiple of 64 from 64 to {_LARGEST_SLOT_BYTES}")
+
+
+def availability(config: ShmConfig) -> Availability:
+    """Make, size, map and touch a memfd, open it again through ``/proc``, and bind an abstract Unix socket."""
+    try:
+        _share_memory(config.shm_ring_bytes)
+    except AttributeError:
+        return Availability(False, "this system has no memfd_create (Linux 3.17 and glibc 2.27, or later)")
+    except OSError as error:
+        return Availability(False, f"no shared anonymous memory: {error}")
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
+            door.bind(f"\0hccl_py-probe-{secrets.token_hex(8)}")
+    except OSError as error:
+        return Availability(False, f"no abstract Unix socket, over which the memory is handed out: {error}")
+    return Availability(True, "memfd works; /dev/shm is not needed")
+
+
+def _share_memory(size_bytes: int) -> None:
+    fd = os.memfd_create("hccl_py-probe", os.MFD_CLOEXEC)
+    try:
+        os.ftruncate(fd, size_bytes)
+        again = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            # A page that cannot be had would be a SIGBUS on touching it: allocate it, which fails with an error.
+            os.posix_fallocate(fd, 0, _PAGE_BYTES)
+            with mmap.mmap(fd, _PAGE_BYTES) as ours, mmap.mmap(again, _PAGE_BYTES) as theirs:
+                ours[0] = 42
+                if theirs[0] != 42:
+                    raise OSError("two mappings of one memfd do not share memory")
+        finally:
+            os.close(again)
+    finally:
+        os.close(fd)
+
+
+SPEC = TransportSpec(
+    name="shm",
+    same_host_only=True,
+    maps_peer_memory=True,
+    needs="memfd_create, abstract Unix sockets and /proc, shared by the ranks of a host",
+    config_type=ShmConfig,
+    probe=availability,
+)
