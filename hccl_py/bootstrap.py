@@ -106,7 +106,9 @@ def detect(env: Env, launch: Launch | None = None) -> Bootstrap:
         try:
             from hccl_py.torch.store import environment_bootstrap
         except ImportError as error:
-            raise ConfigError(f"started by {launch.launcher}, which needs PyTorch: pip install 'hccl-py[torch]' ({error})") from None
+            raise ConfigError(
+                f"started by {launch.launcher}, which needs PyTorch: pip install 'hccl-py[torch]' ({error})"
+            ) from None
         bootstrap: Bootstrap = environment_bootstrap(env.timeout_s)
         return bootstrap
     return SingleBootstrap()

@@ -15,16 +15,16 @@ _DTYPES = tuple(DType)
 
 
 class Buffer(NamedTuple):
-    """A contiguous run of ``count`` elements at address ``ptr``."""
+    """A contiguous run of ``size`` elements at address ``ptr``."""
 
     ptr: int
-    count: int
+    size: int
     dtype: DType
 
     @property
     def nbytes(self) -> int:
         """Size in bytes."""
-        return self.count * self.dtype.itemsize
+        return self.size * self.dtype.itemsize
 
 
 def describe(data: Any, what: str, writable: bool = False) -> Buffer:
@@ -36,9 +36,9 @@ def describe(data: Any, what: str, writable: bool = False) -> Buffer:
     """
     found = _native.buffer(data)
     if found is not None:
-        ptr, count, dtype, contiguous, readonly, on_host = found
+        ptr, size, dtype, contiguous, readonly, on_host = found
         if dtype >= 0 and contiguous and on_host and not (readonly and writable):
-            return Buffer(ptr, count, _DTYPES[dtype])
+            return Buffer(ptr, size, _DTYPES[dtype])
     return _describe_special(data, what, writable)
 
 
@@ -51,7 +51,7 @@ def _describe_special(data: Any, what: str, writable: bool) -> Buffer:
     found = _native.buffer(data)
     if found is None:
         raise ConfigError(f"{what} is a {type(data).__name__}: neither the buffer protocol nor DLPack gives its memory")
-    ptr, count, dtype, contiguous, readonly, on_host = found
+    ptr, size, dtype, contiguous, readonly, on_host = found
     if not on_host:
         raise ConfigError(f"{what} is in the memory of a device; pass an array in host memory")
     if not contiguous:
@@ -59,5 +59,6 @@ def _describe_special(data: Any, what: str, writable: bool) -> Buffer:
     if readonly and writable:
         raise ConfigError(f"{what} is read-only, but the result goes there")
     if dtype < 0:
-        raise ConfigError(f"{what} has elements of type {name or 'unknown'}; supported: {', '.join(d.name.lower() for d in DType)}")
-    return Buffer(ptr, count, DType(dtype) if special is None else special)
+        supported = ", ".join(known.name.lower() for known in DType)
+        raise ConfigError(f"{what} has elements of type {name or 'unknown'}; supported: {supported}")
+    return Buffer(ptr, size, DType(dtype) if special is None else special)

@@ -12,16 +12,18 @@ from hccl_py.core.errors import ConfigError
 from hccl_py.core.types import Collective, DType, ReduceOp
 from hccl_py.engine import Engine, Work
 
+CallArgs = tuple[Collective, ReduceOp, DType, int, int, int, int]  # of Engine.run and start
+
 _NOTHING = Buffer(0, 0, DType.UINT8)
 
 
 class Communicator:
     """The ranks of a group, and what they can do together.
 
-    Every collective must be called by all ranks, in the same order, with the same element type, size, operator and root;
-    ranks that disagree all get a :class:`DesyncError`. Buffers are contiguous, in host memory: NumPy arrays or anything
-    with the buffer protocol or DLPack. Blocking calls return when this rank's part is done; each has a twin with ``i``
-    in front that returns a :class:`Work` at once, until whose ``wait()`` the buffers must be left alone.
+    Every collective must be called by all ranks, in the same order, with the same element type, size, operator and
+    root; ranks that disagree all get a :class:`DesyncError`. Buffers are contiguous, in host memory: NumPy arrays or
+    anything with the buffer protocol or DLPack. Blocking calls return when this rank's part is done; each has a twin
+    with ``i`` in front that returns a :class:`Work` at once, until whose ``wait()`` the buffers must be left alone.
 
     Averages are taken in float32 (float64 for float64), integers wrap, MIN and MAX propagate NaN.
     """
@@ -150,70 +152,72 @@ class Communicator:
     def __enter__(self) -> Communicator:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if error is not None:
             self._engine.abort(f"{type(error).__name__}: {error}")
         self.close()
 
     # Checks of one rank: what is wrong here is refused here.
 
-    def _all_reduce(self, sendbuf: Any, recvbuf: Any, op: ReduceOp) -> tuple[Any, ...]:
+    def _all_reduce(self, sendbuf: Any, recvbuf: Any, op: ReduceOp) -> CallArgs:
         if recvbuf is None:
             out = describe(sendbuf, "sendbuf", writable=True)
         else:
             out = describe(recvbuf, "recvbuf", writable=True)
         data = out if recvbuf is None else describe(sendbuf, "sendbuf")
         _same("all_reduce", data, out, 1)
-        return Collective.ALL_REDUCE, op, data.dtype, 0, data.ptr, out.ptr, data.count
+        return Collective.ALL_REDUCE, op, data.dtype, 0, data.ptr, out.ptr, data.size
 
-    def _reduce(self, sendbuf: Any, recvbuf: Any, op: ReduceOp, root: int) -> tuple[Any, ...]:
+    def _reduce(self, sendbuf: Any, recvbuf: Any, op: ReduceOp, root: int) -> CallArgs:
         self._check_root(root)
         data = describe(sendbuf, "sendbuf")
         out = _NOTHING
         if self.rank == root:
             out = describe(sendbuf, "sendbuf", True) if recvbuf is None else describe(recvbuf, "recvbuf", True)
             _same("reduce", data, out, 1)
-        return Collective.REDUCE, op, data.dtype, root, data.ptr, out.ptr, data.count
+        return Collective.REDUCE, op, data.dtype, root, data.ptr, out.ptr, data.size
 
-    def _broadcast(self, buf: Any, root: int) -> tuple[Any, ...]:
+    def _broadcast(self, buf: Any, root: int) -> CallArgs:
         self._check_root(root)
         data = describe(buf, "buf", writable=self.rank != root)
-        return Collective.BROADCAST, ReduceOp.SUM, data.dtype, root, data.ptr, data.ptr, data.count
+        return Collective.BROADCAST, ReduceOp.SUM, data.dtype, root, data.ptr, data.ptr, data.size
 
-    def _all_gather(self, sendbuf: Any, recvbuf: Any) -> tuple[Any, ...]:
+    def _all_gather(self, sendbuf: Any, recvbuf: Any) -> CallArgs:
         data, out = describe(sendbuf, "sendbuf"), describe(recvbuf, "recvbuf", writable=True)
         _same("all_gather", data, out, self.size)
-        return Collective.ALL_GATHER, ReduceOp.SUM, data.dtype, 0, data.ptr, out.ptr, data.count
+        return Collective.ALL_GATHER, ReduceOp.SUM, data.dtype, 0, data.ptr, out.ptr, data.size
 
-    def _reduce_scatter(self, sendbuf: Any, recvbuf: Any, op: ReduceOp) -> tuple[Any, ...]:
+    def _reduce_scatter(self, sendbuf: Any, recvbuf: Any, op: ReduceOp) -> CallArgs:
         data, out = describe(sendbuf, "sendbuf"), describe(recvbuf, "recvbuf", writable=True)
         _same("reduce_scatter", out, data, self.size)
-        return Collective.REDUCE_SCATTER, op, data.dtype, 0, data.ptr, out.ptr, out.count
+        return Collective.REDUCE_SCATTER, op, data.dtype, 0, data.ptr, out.ptr, out.size
 
-    def _all_to_all(self, sendbuf: Any, recvbuf: Any) -> tuple[Any, ...]:
+    def _all_to_all(self, sendbuf: Any, recvbuf: Any) -> CallArgs:
         data, out = describe(sendbuf, "sendbuf"), describe(recvbuf, "recvbuf", writable=True)
         _same("all_to_all", data, out, 1)
-        if data.count % self.size:
-            raise ConfigError(f"all_to_all: {data.count} elements cannot be cut in {self.size} equal blocks")
-        return Collective.ALL_TO_ALL, ReduceOp.SUM, data.dtype, 0, data.ptr, out.ptr, data.count // self.size
+        if data.size % self.size:
+            raise ConfigError(f"all_to_all: {data.size} elements cannot be cut in {self.size} equal blocks")
+        return Collective.ALL_TO_ALL, ReduceOp.SUM, data.dtype, 0, data.ptr, out.ptr, data.size // self.size
 
-    def _gather(self, sendbuf: Any, recvbuf: Any, root: int) -> tuple[Any, ...]:
+    def _gather(self, sendbuf: Any, recvbuf: Any, root: int) -> CallArgs:
         self._check_root(root)
         data, out = describe(sendbuf, "sendbuf"), _NOTHING
         if self.rank == root:
             out = describe(recvbuf, "recvbuf", writable=True)
             _same("gather", data, out, self.size)
-        return Collective.GATHER, ReduceOp.SUM, data.dtype, root, data.ptr, out.ptr, data.count
+        return Collective.GATHER, ReduceOp.SUM, data.dtype, root, data.ptr, out.ptr, data.size
 
-    def _scatter(self, sendbuf: Any, recvbuf: Any, root: int) -> tuple[Any, ...]:
+    def _scatter(self, sendbuf: Any, recvbuf: Any, root: int) -> CallArgs:
         self._check_root(root)
         data, out = _NOTHING, describe(recvbuf, "recvbuf", writable=True)
         if self.rank == root:
             data = describe(sendbuf, "sendbuf")
             _same("scatter", out, data, self.size)
-        return Collective.SCATTER, ReduceOp.SUM, out.dtype, root, data.ptr, out.ptr, out.count
+        return Collective.SCATTER, ReduceOp.SUM, out.dtype, root, data.ptr, out.ptr, out.size
 
-    def _barrier(self) -> tuple[Any, ...]:
+    def _barrier(self) -> CallArgs:
         return Collective.BARRIER, ReduceOp.SUM, DType.UINT8, 0, 0, 0, 0
 
     def _check_root(self, root: int) -> None:
@@ -230,9 +234,12 @@ def _tag(tag: int) -> int:
 def _same(name: str, small: Buffer, large: Buffer, blocks: int) -> None:
     """Raise unless ``large`` is ``blocks`` times ``small``."""
     if small.dtype is not large.dtype:
-        raise ConfigError(f"{name}: the buffers have different element types, {small.dtype.name.lower()} and {large.dtype.name.lower()}")
-    if small.count * blocks != large.count:
-        raise ConfigError(f"{name}: {small.count} elements times {blocks} blocks are not the {large.count} elements of the other buffer")
+        types = f"{small.dtype.name.lower()} and {large.dtype.name.lower()}"
+        raise ConfigError(f"{name}: the buffers have different element types, {types}")
+    if small.size * blocks != large.size:
+        raise ConfigError(
+            f"{name}: {blocks} blocks of {small.size} elements are not the {large.size} elements of the other buffer"
+        )
 
 
 def init(bootstrap: Bootstrap | None = None, env: Env | None = None, timeout_s: float | None = None) -> Communicator:

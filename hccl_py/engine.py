@@ -12,13 +12,12 @@ from typing import Any
 
 from hccl_py import _native
 from hccl_py.bootstrap import Bootstrap
-from hccl_py.core.cpus import usable_cpus
 from hccl_py.core.env import Env
 from hccl_py.core.errors import CollectiveTimeoutError, ConfigError, DesyncError, HcclError
 from hccl_py.core.types import Collective, DType, ReduceOp
+from hccl_py.options import group_options
 from hccl_py.planner import Planner
 from hccl_py.sites import Site, call_site, describe
-
 
 _SITE_WAIT_S = 1.0  # for the other side to say where it called
 _log = logging.getLogger("hccl_py")
@@ -48,9 +47,8 @@ class Work:
             self._keep = None
             raise
         if not over:
-            raise CollectiveTimeoutError(
-                f"rank {self._engine.rank}: still under way after {timeout_s} s", self._engine.rank, waited_s=timeout_s or 0.0
-            )
+            rank, waited_s = self._engine.rank, timeout_s or 0.0
+            raise CollectiveTimeoutError(f"rank {rank}: still under way after {waited_s} s", rank, waited_s=waited_s)
         self._keep = None
 
     def done(self) -> bool:
@@ -78,7 +76,12 @@ class Engine:
     """
 
     def __init__(
-        self, bootstrap: Bootstrap, *, env: Env | None = None, timeout_s: float | None = None, hub: _native.Hub | None = None
+        self,
+        bootstrap: Bootstrap,
+        *,
+        env: Env | None = None,
+        timeout_s: float | None = None,
+        hub: _native.Hub | None = None,
     ) -> None:
         self.rank = bootstrap.rank
         self.size = bootstrap.size
@@ -92,33 +95,12 @@ class Engine:
         self._agree(bootstrap, "settings", self._planner.digest())
         if self._group.warning:
             _log.warning("%s; these ranks use tcp among themselves", self._group.warning)
-        _log.info("rank %d of %d is connected: %s", self.rank, self.size, {p: self.transport_to(p) for p in range(self.size)})
+        wires = {peer: self.transport_to(peer) for peer in range(self.size)}
+        _log.info("rank %d of %d is connected: %s", self.rank, self.size, wires)
         self._run: Callable[..., bool] = self._group.run
 
     def _make(self, hub: _native.Hub | None) -> _native.Group:
-        env = self._env
-
-        options: dict[str, Any] = {
-            "use_shm": "shm" in env.transports,
-            "use_tcp": "tcp" in env.transports,
-            "host_id": env.host_id or "",
-            "usable_cpus": usable_cpus(),
-            "spins": -1 if env.spin is None else env.spin,
-            "timeout_s": self._timeout_s,
-            "strict": env.strict,
-            "tcp_interfaces": env.interfaces or "",
-            "tcp_port_range": env.port_range or (0, 0),
-            "tcp_family": {"any": "auto", "ipv4": "4", "ipv6": "6"}[env.family],
-        }
-        for name, value in (
-            ("tcp_connections", env.connections),
-            ("shm_ring_bytes", env.ring_bytes),
-            ("shm_slot_bytes", env.slot_bytes),
-            ("segment_bytes", env.segment_bytes),
-        ):
-            if value is not None:
-                options[name] = value
-        return _native.Group(self.rank, self.size, hub=hub, **options)
+        return _native.Group(self.rank, self.size, hub=hub, **group_options(self._env, self._timeout_s))
 
     def _connect(self, bootstrap: Bootstrap, hub: _native.Hub | None) -> list[str]:
         """Connect; return for each rank a word for its host."""
@@ -149,19 +131,24 @@ class Engine:
 
     def _agree(self, bootstrap: Bootstrap, what: str, ours: str) -> None:
         """Raise unless all ranks have the same settings."""
-        mine = json.dumps([ours, {s.name: s.value for s in self._env.table()}]).encode()
-        for rank, data in enumerate(bootstrap.allgather(mine)):
-            theirs, table = json.loads(data)
+        table = {setting.name: setting.value for setting in self._env.table()}
+        for rank, data in enumerate(bootstrap.allgather(json.dumps([ours, table]).encode())):
+            theirs, their_table = json.loads(data)
             if theirs == ours:
                 continue
-            different = [f"{s.name} is {s.value!r} here and {table.get(s.name)!r} there" for s in self._env.table() if table.get(s.name) != s.value]
-            raise ConfigError(
-                f"ranks {self.rank} and {rank} have different {what}: " + ("; ".join(different) or "they see different clusters")
-            )
+            found = [
+                f"{name} is {value!r} here and {their_table.get(name)!r} there"
+                for name, value in table.items()
+                if their_table.get(name) != value
+            ]
+            reason = "; ".join(found) or "they see different clusters"
+            raise ConfigError(f"ranks {self.rank} and {rank} have different {what}: {reason}")
 
     # Collectives
 
-    def run(self, collective: Collective, op: ReduceOp, dtype: DType, root: int, in_ptr: int, out_ptr: int, count: int) -> None:
+    def run(
+        self, collective: Collective, op: ReduceOp, dtype: DType, root: int, in_ptr: int, out_ptr: int, count: int
+    ) -> None:
         """Run a collective in the caller, without the GIL.
 
         ``count`` is in elements per block (see :class:`Collective`). In place: the addresses overlap exactly as the
@@ -179,7 +166,14 @@ class Engine:
             raise self._with_sites(error, call_site()) from None
 
     def run_arrays(
-        self, collective: Collective, op: ReduceOp, root: int, sendbuf: Any, recvbuf: Any, in_blocks: int, out_blocks: int
+        self,
+        collective: Collective,
+        op: ReduceOp,
+        root: int,
+        sendbuf: Any,
+        recvbuf: Any,
+        in_blocks: int,
+        out_blocks: int,
     ) -> bool:
         """:meth:`run` straight on arrays, where they are plain enough; False if not: nothing has happened then."""
         try:
@@ -188,7 +182,15 @@ class Engine:
             raise self._with_sites(error, call_site()) from None
 
     def start(
-        self, collective: Collective, op: ReduceOp, dtype: DType, root: int, in_ptr: int, out_ptr: int, count: int, keep: Any = None
+        self,
+        collective: Collective,
+        op: ReduceOp,
+        dtype: DType,
+        root: int,
+        in_ptr: int,
+        out_ptr: int,
+        count: int,
+        keep: Any = None,
     ) -> Work:
         """As :meth:`run`, but return at once. ``keep`` is held until the work is over."""
         return self._start(collective, op, dtype, root, in_ptr, out_ptr, count, None, keep)
@@ -204,7 +206,7 @@ class Engine:
         out_ptr: int,
         out_counts: Sequence[int],
     ) -> None:
-        """As :meth:`run`, with blocks of different sizes: elements for each rank; an empty list where there is one block."""
+        """As :meth:`run`, with blocks of different sizes: elements for each rank; an empty list for a single block."""
         self.start_v(collective, op, dtype, root, in_ptr, in_counts, out_ptr, out_counts).wait()
 
     def start_v(
@@ -224,7 +226,8 @@ class Engine:
             collective, in_counts if collective in (Collective.REDUCE_SCATTER, Collective.SCATTER) else ()
         )
         count = single[self.rank] if single else 0
-        return self._start(collective, op, dtype, root, in_ptr, out_ptr, count, (list(in_counts), list(out_counts)), keep)
+        counts = (list(in_counts), list(out_counts))
+        return self._start(collective, op, dtype, root, in_ptr, out_ptr, count, counts, keep)
 
     def _start(
         self,
@@ -276,12 +279,13 @@ class Engine:
     # Plans
 
     def _load_table(self, collective: Collective, root: int, uneven: bool) -> None:
-        table = self._planner.table(collective, root, uneven)
-        plans = {row.plan.digest: row.plan for row in table.entries}
-        loaded = {digest: self._group.load_program(plan.program(self.rank).to_bytes()) for digest, plan in plans.items()}
-        self._group.set_table(
-            collective, root, uneven, [row.upto_bytes for row in table.entries], [loaded[row.plan.digest] for row in table.entries]
-        )
+        rows = self._planner.table(collective, root, uneven).entries
+        loaded: dict[bytes, int] = {}
+        for row in rows:
+            if row.plan.digest not in loaded:
+                loaded[row.plan.digest] = self._group.load_program(row.plan.program(self.rank).to_bytes())
+        programs = [loaded[row.plan.digest] for row in rows]
+        self._group.set_table(collective, root, uneven, [row.upto_bytes for row in rows], programs)
 
     @property
     def planner(self) -> Planner:

@@ -41,8 +41,9 @@ class Planner:
 
     def digest(self) -> str:
         """Equal on ranks that will choose the same plans."""
-        text = f"{self.topology.digest()} {self.placement} {self._env.algorithm} {self._env.deterministic} {self._slot_bytes}"
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        env = self._env
+        parts = (self.topology.digest(), self.placement, env.algorithm, env.deterministic, self._slot_bytes)
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
     def table(self, collective: Collective, root: int = 0, uneven: bool = False) -> PlanTable:
         """The plans of one collective by size.
@@ -69,6 +70,6 @@ def _check_hosts(groups: Sequence[Sequence[int]], hosts: Sequence[str], path: st
             if hosts[rank] != hosts[group[0]] or hosts.count(hosts[rank]) != len(group):
                 found = [r for r, host in enumerate(hosts) if host == hosts[rank]]
                 raise ConfigError(
-                    f"{path} puts ranks {list(group)} on one host, but rank {rank} shares its host with {found}; mend `placement` "
-                    "there, or start the ranks in that order"
+                    f"{path} puts ranks {list(group)} on one host, but rank {rank} shares its host with {found}; "
+                    "mend `placement` there, or start the ranks in that order"
                 )

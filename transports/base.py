@@ -17,7 +17,7 @@ class Availability:
 
 @dataclass(frozen=True)
 class TransportConfig:
-    """Base of a transport's options. A config that exists is valid: making one with a wrong value raises ConfigError."""
+    """Base of a transport's options. One that exists is valid: making it with a wrong value raises ConfigError."""
 
     def keywords(self) -> dict[str, object]:
         """The options as keyword arguments of the native group."""

@@ -57,8 +57,6 @@ def judge(config: TcpConfig, addresses: tuple[LocalAddress, ...]) -> Availabilit
     return Availability(True, f"at {', '.join(str(address.ip) for address in reachable)}")
 
 
-
-
 SPEC = TransportSpec(
     name="tcp",
     same_host_only=False,

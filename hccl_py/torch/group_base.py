@@ -158,8 +158,11 @@ class GroupBase(ProcessGroup):
             work.wait(timedelta(seconds=timeout_s))
         return self._track(work)
 
-    def _issue_all(self, calls: Sequence[Request], opts: Any) -> WorkGroup:
-        return WorkGroup([self._issue(request, opts) for request in calls], self._completer)
+    def _issue_all(self, calls: Sequence[Request], opts: Any, timeout: timedelta | None = None) -> WorkGroup:
+        return WorkGroup([self._issue(request, opts, timeout) for request in calls], self._completer)
+
+    def _issue_some(self, calls: Sequence[Request], opts: Any, timeout: timedelta | None) -> HcclWork | WorkGroup:
+        return self._issue(calls[0], opts, timeout) if len(calls) == 1 else self._issue_all(calls, opts, timeout)
 
     def _track(self, work: HcclWork) -> HcclWork:
         if self._coalescing is not None:

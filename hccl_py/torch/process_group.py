@@ -77,19 +77,19 @@ class HcclProcessGroup(GroupBase):
 
     def allgather(
         self,
-        outputs: Sequence[Any],
-        inputs: Sequence[Tensor] | Tensor,
+        output_tensors: Sequence[Any],
+        input_tensors: Sequence[Tensor] | Tensor,
         opts: Any = None,
         timeout: timedelta | None = None,
-    ) -> HcclWork:
+    ) -> HcclWork | WorkGroup:
         """Gather everybody's tensor into a list of tensors."""
-        blocks = outputs if isinstance(inputs, Tensor) else _one_list(outputs, "all_gather")
-        request = movements.all_gather(blocks, _one(inputs, "all_gather"), self._rank, self._size)
-        return self._issue(request, opts, timeout)
+        blocks = output_tensors if isinstance(input_tensors, Tensor) else _one_list(output_tensors, "all_gather")
+        calls = movements.all_gather(blocks, _one(input_tensors, "all_gather"), self._rank, self._size)
+        return self._issue_some(calls, opts, timeout)
 
-    def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> HcclWork:
+    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> HcclWork:
         """Gather everybody's tensor into one large tensor."""
-        return self._issue(movements.all_gather_single(output, tensor, self._rank, self._size), opts)
+        return self._issue(movements.all_gather_single(output, input, self._rank, self._size), opts)
 
     def all_gather_single_coalesced(
         self, outputs: Sequence[Tensor], tensors: Sequence[Tensor], opts: Any = None
@@ -106,54 +106,54 @@ class HcclProcessGroup(GroupBase):
         """Several :meth:`allgather` at once: ``output_lists[r][i]`` becomes ``tensors[i]`` of rank r."""
         if any(len(of_rank) != len(tensors) for of_rank in output_lists):
             raise ConfigError(f"all_gather_coalesced: each output list must have {len(tensors)} tensors, as the inputs")
-        calls = [
-            movements.all_gather([of_rank[index] for of_rank in output_lists], tensor, self._rank, self._size)
-            for index, tensor in enumerate(tensors)
-        ]
+        calls = []
+        for index, tensor in enumerate(tensors):
+            blocks = [of_rank[index] for of_rank in output_lists]
+            calls += movements.all_gather(blocks, tensor, self._rank, self._size)
         return self._issue_all(calls, opts)
 
     def gather(
         self,
-        outputs: Sequence[Any],
-        inputs: Sequence[Tensor] | Tensor,
+        output_tensors: Sequence[Any],
+        input_tensors: Sequence[Tensor] | Tensor,
         opts: Any = None,
         timeout: timedelta | None = None,
         *,
         root: int | None = None,
     ) -> HcclWork:
         """Gather everybody's tensor into a list at the root."""
-        blocks = outputs if isinstance(inputs, Tensor) else (outputs[0] if outputs else [])
-        request = movements.gather(blocks, _one(inputs, "gather"), _root(opts, root), self._rank, self._size)
+        blocks = output_tensors if isinstance(input_tensors, Tensor) else (output_tensors[0] if output_tensors else [])
+        request = movements.gather(blocks, _one(input_tensors, "gather"), _root(opts, root), self._rank, self._size)
         return self._issue(request, opts, timeout)
 
     def scatter(
         self,
-        outputs: Sequence[Tensor] | Tensor,
-        inputs: Sequence[Any],
+        output_tensors: Sequence[Tensor] | Tensor,
+        input_tensors: Sequence[Any],
         opts: Any = None,
         timeout: timedelta | None = None,
         *,
         root: int | None = None,
     ) -> HcclWork:
         """Give each rank one tensor of the root's list."""
-        blocks = inputs if isinstance(outputs, Tensor) else (inputs[0] if inputs else [])
-        request = movements.scatter(_one(outputs, "scatter"), blocks, _root(opts, root), self._rank, self._size)
+        blocks = input_tensors if isinstance(output_tensors, Tensor) else (input_tensors[0] if input_tensors else [])
+        request = movements.scatter(_one(output_tensors, "scatter"), blocks, _root(opts, root), self._rank, self._size)
         return self._issue(request, opts, timeout)
 
     def reduce_scatter(
         self,
-        outputs: Sequence[Tensor] | Tensor,
-        inputs: Sequence[Any],
+        output_tensors: Sequence[Tensor] | Tensor,
+        input_tensors: Sequence[Any],
         opts: Any = None,
         timeout: timedelta | None = None,
         *,
         op: Any = None,
-    ) -> HcclWork:
+    ) -> HcclWork | WorkGroup:
         """Reduce a list of tensors over all ranks; each rank keeps one of them."""
-        blocks = inputs if isinstance(outputs, Tensor) else _one_list(inputs, "reduce_scatter")
-        output = _one(outputs, "reduce_scatter")
-        request = reductions.reduce_scatter(output, blocks, _operator(opts, op), self._rank, self._size)
-        return self._issue(request, opts, timeout)
+        blocks = input_tensors if isinstance(output_tensors, Tensor) else _one_list(input_tensors, "reduce_scatter")
+        output = _one(output_tensors, "reduce_scatter")
+        calls = reductions.reduce_scatter(output, blocks, _operator(opts, op), self._rank, self._size)
+        return self._issue_some(calls, opts, timeout)
 
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> HcclWork:
         """Reduce one large tensor over all ranks; each rank keeps its part."""
@@ -169,9 +169,9 @@ class HcclProcessGroup(GroupBase):
         calls = [reductions.reduce_scatter_single(out, own, op, self._rank, self._size) for out, own in pairs]
         return self._issue_all(calls, opts)
 
-    def alltoall(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None) -> HcclWork:
+    def alltoall(self, output_tensors: Sequence[Tensor], input_tensors: Sequence[Tensor], opts: Any = None) -> HcclWork:
         """Send a list of tensors, one to each rank."""
-        return self._issue(movements.all_to_all(outputs, inputs, self._size), opts)
+        return self._issue(movements.all_to_all(output_tensors, input_tensors, self._size), opts)
 
     def all_to_all_single(
         self,

@@ -10,28 +10,12 @@
 #include "check.hpp"
 #include "hccl_py/error.hpp"
 #include "hccl_py/socket.hpp"
+#include "net_testing.hpp"
 
 namespace {
 
 using namespace hccl_py;
-
-IpAddress ip(const char* text) {
-  const auto parsed = IpAddress::parse(text);
-  CHECK(parsed.has_value());
-  return *parsed;
-}
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-template <typename Error, typename Body>
-std::string message_of(Body body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
+using namespace hccl_py::testing;
 
 // A host with a bridge, two NICs and a routable address on lo.
 std::vector<LocalAddress> some_host() {
@@ -51,7 +35,7 @@ std::string chosen(const char* list) {
 
 void test_addresses_are_parsed_and_printed() {
   for (const char* text : {"10.0.0.1", "127.0.0.1", "::1", "fd00::2", "::"}) CHECK(ip(text).text() == text);
-  for (const char* text : {"", "10.0.0", "10.0.0.256", "eth0", "fd00::g", "10.0.0.1%lo", "fe80::1%no_such_if", "1.2.3.4/8"}) {
+  for (const char* text : {"", "10.0.0", "10.0.0.256", "eth0", "fd00::g", "10.0.0.1%lo", "fe80::1%no_such", "1.2.3.4/8"}) {
     CHECK(!IpAddress::parse(text).has_value());
   }
   CHECK(ip("fe80::1%lo").scope != 0 && ip("fe80::1%lo").text() == "fe80::1%lo");
@@ -171,7 +155,8 @@ int main() {
       {"kinds of addresses", test_kinds_of_addresses},
       {"endpoints survive the kernel's form", test_endpoints_survive_the_kernels_form},
       {"interface list selects", test_interface_list_selects},
-      {"interface list that selects nothing names what exists", test_interface_list_that_selects_nothing_names_what_exists},
+      {"interface list that selects nothing names what exists",
+       test_interface_list_that_selects_nothing_names_what_exists},
       {"interface list refuses what is no item", test_interface_list_refuses_what_is_no_item},
       {"this host", test_this_host},
       {"port holder names this process", test_port_holder_names_this_process},

@@ -101,7 +101,8 @@ std::size_t some_size(std::mt19937& random, std::size_t most) {
 }
 
 // One call on the sending pipe; returns the bytes it took.
-std::size_t send_some(SendPipe& pipe, const Stream& stream, std::size_t position, std::size_t left, std::mt19937& random) {
+std::size_t send_some(SendPipe& pipe, const Stream& stream, std::size_t position, std::size_t left,
+                      std::mt19937& random) {
   if (random() % 3 == 0) {
     const std::size_t want = some_size(random, left);
     const auto room = pipe.reserve(want);
@@ -140,8 +141,8 @@ std::size_t receive_some(RecvPipe& pipe, const Stream& stream, std::size_t posit
   return used;
 }
 
-// Sends `total` bytes of `ours` and receives as many of `theirs`. Sleeps only when a call found nothing to do, so that a
-// lost edge ends in a time-out.
+// Sends `total` bytes of `ours` and receives as many of `theirs`. Sleeps only when a call found nothing to do, so that
+// a lost edge ends in a time-out.
 void exchange(End& end, const Stream& ours, const Stream& theirs, std::size_t total, unsigned seed) {
   std::mt19937 random(seed);
   std::vector<std::byte> out(1 << 20);
@@ -327,7 +328,9 @@ void test_full_socket_takes_no_more_and_recovers() {
   End near(std::move(near_fd)), far(std::move(far_fd));
   const Stream stream(8);
   std::size_t sent = 0;
-  for (std::size_t taken = 1; taken > 0; sent += taken) taken = near.sender().write({}, stream.at(sent, 1 << 20), false);
+  for (std::size_t taken = 1; taken > 0; sent += taken) {
+    taken = near.sender().write({}, stream.at(sent, 1 << 20), false);
+  }
   CHECK(!near.connection.readiness().writable);
   // The staging buffer still takes some, until it is full, too.
   for (;;) {
@@ -499,12 +502,15 @@ int main() {
       {"large read does not pass through the buffer", test_large_read_does_not_pass_through_the_buffer},
       {"more holds back and flush sends", test_more_holds_back_and_flush_sends},
       {"full socket takes no more and recovers", test_full_socket_takes_no_more_and_recovers},
-      {"half close is closed after draining and the other way lives", test_half_close_is_closed_after_draining_and_the_other_way_lives},
+      {"half close is closed after draining and the other way lives",
+       test_half_close_is_closed_after_draining_and_the_other_way_lives},
       {"end within a header is a failure", test_end_within_a_header_is_a_failure},
-      {"end is seen even if its event came before the last bytes were read", test_end_is_seen_even_if_its_event_came_before_the_last_bytes_were_read},
+      {"end is seen even if its event came before the last bytes were read",
+       test_end_is_seen_even_if_its_event_came_before_the_last_bytes_were_read},
       {"reset is failed", test_reset_is_failed},
       {"close is idempotent and ends both pipes", test_close_is_idempotent_and_ends_both_pipes},
-      {"poller reports other descriptors once and in any number", test_poller_reports_other_descriptors_once_and_in_any_number},
+      {"poller reports other descriptors once and in any number",
+       test_poller_reports_other_descriptors_once_and_in_any_number},
       {"poller sleeps as long as told and wakes at once", test_poller_sleeps_as_long_as_told_and_wakes_at_once},
   });
 }

@@ -18,32 +18,17 @@
 #include "check.hpp"
 #include "hccl_py/error.hpp"
 #include "hccl_py/tcp.hpp"
+#include "net_testing.hpp"
 
 namespace {
 
 using namespace hccl_py;
 using namespace std::chrono_literals;
+using namespace hccl_py::testing;
 using Addresses = std::vector<std::vector<std::byte>>;
 using Listeners = std::vector<std::unique_ptr<TcpListener>>;
 
 constexpr std::chrono::nanoseconds kPatience = 20s;
-
-IpAddress ip(const char* text) { return IpAddress::parse(text).value(); }
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-void check_contains(const std::string& text, const std::string& part) {
-  if (!contains(text, part)) hccl_py::testing::fail(__FILE__, __LINE__, "no '" + part + "' in: " + text);
-}
-
-template <typename Error, typename Body>
-std::string message_of(Body body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 TcpOptions on(const char* interfaces, int connections = 1) {
   TcpOptions options;
@@ -84,7 +69,8 @@ std::vector<TcpMesh> connect_all(const Listeners& all) {
   const Addresses addresses = addresses_of(all);
   std::vector<std::future<TcpMesh>> threads;
   for (int rank = 0; rank < static_cast<int>(all.size()); ++rank) {
-    threads.push_back(std::async(std::launch::async, [&, rank] { return connect_rank(all, addresses, rank, kPatience); }));
+    const auto connect = [&, rank] { return connect_rank(all, addresses, rank, kPatience); };
+    threads.push_back(std::async(std::launch::async, connect));
   }
   std::vector<TcpMesh> meshes;
   for (auto& thread : threads) meshes.push_back(thread.get());
@@ -94,8 +80,7 @@ std::vector<TcpMesh> connect_all(const Listeners& all) {
 // Sends a word on every connection of every rank and checks that it comes out at the right one.
 void check_wiring(const std::vector<TcpMesh>& meshes, int connections) {
   const auto word = [](int from, int to, int index) {
-    std::array<std::byte, 3> bytes{static_cast<std::byte>(from), static_cast<std::byte>(to), static_cast<std::byte>(index)};
-    return bytes;
+    return std::array{static_cast<std::byte>(from), static_cast<std::byte>(to), static_cast<std::byte>(index)};
   };
   const auto world = static_cast<int>(meshes.size());
   for (int rank = 0; rank < world; ++rank) {
@@ -158,7 +143,7 @@ void test_four_ranks_with_two_connections_each() {
   // The two ends of a pair name the same two endpoints.
   const TcpConnection& lower = *meshes[0].connections[0];
   CHECK_EQ(local_endpoint(lower.fd()).text(), remote_endpoint(meshes[1].connections[0]->fd()).text());
-  check_contains(lower.describe(), "rank 1 (tcp connection 0, 127.0.0.1:");
+  CHECK_CONTAINS(lower.describe(), "rank 1 (tcp connection 0, 127.0.0.1:");
 }
 
 void test_seven_ranks_where_some_pairs_need_no_connection() {
@@ -191,7 +176,7 @@ void test_ipv6_loopback() {
   const auto all = listeners(3, options);
   const auto meshes = connect_all(all);
   check_wiring(meshes, 2);
-  check_contains(meshes[0].connections[0]->describe(), "[::1]:");
+  CHECK_CONTAINS(meshes[0].connections[0]->describe(), "[::1]:");
 }
 
 void test_dual_stack_listener_is_reached_by_either_family() {
@@ -262,7 +247,7 @@ void test_strangers_change_nothing_and_are_counted() {
   check_wiring(meshes, 2);
   CHECK_EQ(meshes[0].num_strangers, 0);
   CHECK_EQ(meshes[1].num_strangers, 8);
-  check_contains(meshes[1].last_stranger, "127.0.0.1:");
+  CHECK_CONTAINS(meshes[1].last_stranger, "127.0.0.1:");
 
   // What the seventh was told.
   std::array<std::byte, kHelloAckBytes> bytes;
@@ -289,7 +274,7 @@ void connect_past(const std::function<void(int)>& other) {
   meshes.push_back(first.get());
   meshes.push_back(second.get());
   check_wiring(meshes, 1);
-  check_contains(meshes[0].connections[0]->describe(), "-> 127.0.0.1:");
+  CHECK_CONTAINS(meshes[0].connections[0]->describe(), "-> 127.0.0.1:");
 }
 
 void test_address_that_never_answers_is_passed_over() {
@@ -360,18 +345,19 @@ void test_timeout_names_the_missing_peers_and_their_addresses() {
     CHECK_EQ(error.rank(), 1);
     CHECK_EQ(error.peer(), 2);
     CHECK(error.waited_s() >= 0.4 && error.waited_s() < 10);
-    check_contains(text, "rank 1 waited 0.4 s; 2 of 3 peers are not connected");
-    check_contains(text, "rank 2: 0 of 1 connections; " + silent + ": connected, but the handshake is not answered yet");
-    check_contains(text, "rank 3: 0 of 1 connections; " + nowhere + ": Connection refused (errno 111)");
+    CHECK_CONTAINS(text, "rank 1 waited 0.4 s; 2 of 3 peers are not connected");
+    CHECK_CONTAINS(text, "rank 2: 0 of 1 connections; " + silent + ": connected, but the handshake is not answered yet");
+    CHECK_CONTAINS(text, "rank 3: 0 of 1 connections; " + nowhere + ": Connection refused (errno 111)");
     CHECK(!contains(text, "rank 0:"));
   }
-  check_contains(other.get(), "rank 0 waited");
+  CHECK_CONTAINS(other.get(), "rank 0 waited");
   // The accepting side says where it waited, and who else came.
   const Fd stranger = connected_to({ip("127.0.0.1"), all[2]->port()});
   send_all(stranger, std::as_bytes(std::span("SSH-2.0", 7)));
   const std::string text = message_of<CollectiveTimeoutError>([&] { connect_rank(all, addresses, 2, 100ms); });
-  check_contains(text, "rank 0: 0 of 1 connections; it is to connect to us at 127.0.0.1 port " + std::to_string(all[2]->port()));
-  check_contains(text, local_endpoint(stranger.get()).text() + ": not a hccl_py message (wrong magic)");
+  const std::string port = std::to_string(all[2]->port());
+  CHECK_CONTAINS(text, "rank 0: 0 of 1 connections; it is to connect to us at 127.0.0.1 port " + port);
+  CHECK_CONTAINS(text, local_endpoint(stranger.get()).text() + ": not a hccl_py message (wrong magic)");
 }
 
 void test_refusal_is_told_to_the_one_who_connects() {
@@ -384,8 +370,8 @@ void test_refusal_is_told_to_the_one_who_connects() {
         [&] { connect_tcp(*all[1], elsewhere, addresses, everybody_but(1, 2), 2s); });
   });
   const std::string text = message_of<CollectiveTimeoutError>([&] { connect_rank(all, addresses, 0, 500ms); });
-  check_contains(text, "refused: it is in another epoch");
-  check_contains(other.get(), "it is in another epoch");
+  CHECK_CONTAINS(text, "refused: it is in another epoch");
+  CHECK_CONTAINS(other.get(), "it is in another epoch");
 }
 
 void test_check_ends_the_waiting() {
@@ -404,40 +390,6 @@ void test_check_ends_the_waiting() {
   CHECK(interrupted);
 }
 
-void test_port_range() {
-  const TcpListener holder(on("127.0.0.1"));
-  TcpOptions options = on("127.0.0.1");
-  options.first_port = options.last_port = holder.port();
-  const std::string text = message_of<TransportUnavailableError>([&] { TcpListener{options}; });
-  const std::string port = std::to_string(holder.port());
-  check_contains(text, "no free port in tcp_port_range " + port + "-" + port);
-  check_contains(text, port + " is held by pid " + std::to_string(::getpid()) + " (");
-  options.last_port = static_cast<std::uint16_t>(std::min(65535, holder.port() + 50));
-  const TcpListener next(options);
-  CHECK(next.port() > holder.port() && next.port() <= options.last_port);
-}
-
-void test_wrong_options_are_refused() {
-  const auto refused = [](auto change, const char* words) {
-    TcpOptions options = on("127.0.0.1");
-    change(options);
-    check_contains(message_of<ConfigError>([&] { TcpListener{options}; }), words);
-  };
-  refused([](TcpOptions& o) { o.connections = 0; }, "tcp_connections is 0; it may be 1 to 128");
-  refused([](TcpOptions& o) { o.connections = 129; }, "it may be 1 to 128");
-  refused([](TcpOptions& o) { o.first_port = 5, o.last_port = 4; }, "tcp_port_range is 5-4");
-  refused([](TcpOptions& o) { o.last_port = 4; }, "tcp_port_range is 0-4");
-  refused([](TcpOptions& o) { o.interfaces = "no_such_if"; }, "lo (127.0.0.1");
-  TcpOptions options = on("127.0.0.1");
-  options.family = Family::v6;
-  try {
-    TcpListener{options};
-    CHECK(false);
-  } catch (const TransportUnavailableError& error) {
-    CHECK(error.reason() == "no IPv6 address");
-  }
-}
-
 void test_ranks_that_can_never_be_reached_are_an_error_at_once() {
   const auto all = listeners(2, on("127.0.0.1"));
   const Addresses addresses = addresses_of(all);
@@ -451,126 +403,23 @@ void test_ranks_that_can_never_be_reached_are_an_error_at_once() {
   std::string text = message_of<ConfigError>([&] {
     connect_rank(all, with([](TcpAddress& theirs) { theirs.connections = 4; }), 0, kPatience);
   });
-  check_contains(text, "rank 0 and rank 1: tcp_connections is 1 here and 4 there");
+  CHECK_CONTAINS(text, "rank 0 and rank 1: tcp_connections is 1 here and 4 there");
   text = message_of<TransportUnavailableError>([&] {
     connect_rank(all, with([](TcpAddress& theirs) { theirs.version = theirs.oldest_version = 2; }), 0, kPatience);
   });
-  check_contains(text, "they speak wire versions 2 to 2, we 1 to 1");
+  CHECK_CONTAINS(text, "they speak wire versions 2 to 2, we 1 to 1");
   text = message_of<TransportUnavailableError>([&] {
     connect_rank(all, with([](TcpAddress& theirs) { theirs.stack[0] ^= 1; }), 0, kPatience);
   });
-  check_contains(text, "rank 0 has no way to rank 1; 127.0.0.1: not tried, it is the other host's loopback");
+  CHECK_CONTAINS(text, "rank 0 has no way to rank 1; 127.0.0.1: not tried, it is the other host's loopback");
   Addresses empty = addresses;
   empty[1].clear();
-  check_contains(message_of<ConfigError>([&] { connect_rank(all, empty, 0, kPatience); }), "rank 1 published no tcp address");
+  text = message_of<ConfigError>([&] { connect_rank(all, empty, 0, kPatience); });
+  CHECK_CONTAINS(text, "rank 1 published no tcp address");
   for (const std::vector<int>& peers : {std::vector<int>{0}, {2}, {-1}, {1, 1}}) {
     text = message_of<ConfigError>([&] { connect_tcp(*all[0], member(0, addresses), addresses, peers, kPatience); });
-    check_contains(text, "not a pair of two ranks");
+    CHECK_CONTAINS(text, "not a pair of two ranks");
   }
-}
-
-void test_address_round_trip_and_rejects() {
-  const TcpListener listener(on("", 3));
-  const auto bytes = listener.address();
-  const TcpAddress address = TcpAddress::decode(bytes);
-  CHECK(address.encode() == bytes && address.port == listener.port() && address.connections == 3);
-  CHECK_EQ(address.entries.size(), listener.locals().size());
-  CHECK(address.stack == network_stack_id());
-  const auto refused = [](std::vector<std::byte> wrong) {
-    check_contains(message_of<ConfigError>([&] { TcpAddress::decode(wrong); }), "not the address of a tcp listener");
-  };
-  refused({});
-  refused({bytes.begin(), bytes.end() - 1});
-  auto wrong = bytes;
-  wrong[0] ^= std::byte{1};
-  refused(wrong);
-  wrong = bytes;
-  wrong[44] = std::byte{5};  // the family of the first entry
-  refused(wrong);
-  wrong = bytes;
-  wrong[45] = std::byte{129};  // its prefix
-  refused(wrong);
-}
-
-void test_job_id_is_that_of_these_addresses() {
-  const Addresses addresses = addresses_of(listeners(3, on("127.0.0.1")));
-  CHECK(job_id_of(addresses) == job_id_of(addresses));
-  Addresses other = addresses;
-  std::swap(other[0], other[1]);
-  CHECK(job_id_of(other) != job_id_of(addresses));
-  other = addresses;
-  other[2][30] ^= std::byte{1};
-  CHECK(job_id_of(other) != job_id_of(addresses));
-  const Addresses split{{std::byte{1}}, {std::byte{2}, std::byte{3}}}, split_later{{std::byte{1}, std::byte{2}}, {std::byte{3}}};
-  CHECK(job_id_of(split) != job_id_of(split_later));
-}
-
-// ---- candidates, as a pure function of what the ranks published
-
-TcpAddress host(std::uint8_t stack, std::vector<TcpAddress::Entry> entries) {
-  TcpAddress address;
-  address.stack[0] = stack;
-  address.port = 5000;
-  address.entries = std::move(entries);
-  return address;
-}
-
-// "10.0.0.2:5000 from 10.0.0.1, ..."
-std::string ways(const std::vector<LocalAddress>& locals, const TcpOptions& options, const std::vector<TcpAddress>& all,
-                 std::string* reasons = nullptr) {
-  std::vector<std::string> unused;
-  std::string text;
-  for (const TcpCandidate& candidate : tcp_candidates(locals, options, all[0], all, 1, unused)) {
-    text += (text.empty() ? "" : ", ") + candidate.remote.text();
-    if (candidate.has_source) text += " from " + candidate.source.text();
-  }
-  for (const std::string& reason : unused) {
-    if (reasons != nullptr) *reasons += reason + "\n";
-  }
-  return text;
-}
-
-void test_candidates_of_another_host() {
-  const std::vector<LocalAddress> locals{{"lo", ip("127.0.0.1"), 8}, {"eth0", ip("10.0.0.1"), 24},
-                                         {"eth1", ip("10.0.1.1"), 24}, {"docker0", ip("172.17.0.1"), 16}};
-  const std::vector<TcpAddress> all{
-      host(1, {{ip("127.0.0.1"), 8}, {ip("10.0.0.1"), 24}, {ip("10.0.1.1"), 24}, {ip("172.17.0.1"), 16}}),
-      host(2, {{ip("127.0.0.1"), 8}, {ip("172.17.0.1"), 16}, {ip("192.168.0.2"), 24}, {ip("10.0.1.2"), 24}, {ip("fd00::2"), 64}})};
-  std::string reasons;
-  CHECK_EQ(ways(locals, on(""), all, &reasons), "10.0.1.2:5000 from 10.0.1.1, 192.168.0.2:5000");
-  check_contains(reasons, "127.0.0.1: not tried, it is the other host's loopback");
-  check_contains(reasons, "172.17.0.1: not tried, rank 0 on another host has the same address");
-  check_contains(reasons, "fd00::2: not tried, no IPv6 address is usable here");
-  // With chosen interfaces the source is bound also where the kernel would choose.
-  const std::vector<LocalAddress> one{locals[1]};
-  CHECK_EQ(ways(one, on("eth0"), all), "192.168.0.2:5000 from 10.0.0.1, 10.0.1.2:5000 from 10.0.0.1");
-  TcpOptions only_v6 = on("");
-  only_v6.family = Family::v6;
-  CHECK_EQ(ways(locals, only_v6, all), "");
-}
-
-void test_candidates_of_the_same_host() {
-  const std::vector<LocalAddress> locals{{"lo", ip("127.0.0.1"), 8}, {"eth0", ip("10.0.0.1"), 24}};
-  const std::vector<TcpAddress::Entry> entries{{ip("10.0.0.1"), 24}, {ip("127.0.0.1"), 8}};
-  const std::vector<TcpAddress> all{host(1, entries), host(1, entries), host(2, entries)};
-  CHECK_EQ(ways(locals, on(""), all), "127.0.0.1:5000, 10.0.0.1:5000");
-  const std::vector<LocalAddress> no_loopback{locals[1]};
-  std::string reasons;
-  CHECK_EQ(ways(no_loopback, on("eth0"), all, &reasons), "10.0.0.1:5000");
-  check_contains(reasons, "127.0.0.1: not tried, tcp_interfaces excludes loopback here");
-}
-
-void test_candidates_over_link_local_addresses() {
-  IpAddress here = ip("fe80::1"), there = ip("fe80::2");
-  here.scope = 1;  // lo: the name is known on every host
-  there.scope = 77;
-  const std::vector<LocalAddress> locals{{"lo", here, 64}, {"eth0", ip("fd00::1"), 64}};
-  const std::vector<TcpAddress> all{host(1, {{here, 64}, {ip("fd00::1"), 64}}), host(2, {{there, 64}, {ip("fd00::2"), 64}})};
-  CHECK_EQ(ways(locals, on(""), all), "[fd00::2]:5000 from fd00::1, [fe80::2%lo]:5000 from fe80::1%lo");
-  const std::vector<LocalAddress> no_link_local{locals[1]};
-  std::string reasons;
-  CHECK_EQ(ways(no_link_local, on(""), all, &reasons), "[fd00::2]:5000 from fd00::1");
-  check_contains(reasons, "no link-local address is usable here");
 }
 
 }  // namespace
@@ -582,7 +431,8 @@ int main() {
       {"one rank and no peers", test_one_rank_and_no_peers},
       {"ipv6 loopback", test_ipv6_loopback},
       {"dual stack listener is reached by either family", test_dual_stack_listener_is_reached_by_either_family},
-      {"socket buffers are set before the connection is made", test_socket_buffers_are_set_before_the_connection_is_made},
+      {"socket buffers are set before the connection is made",
+       test_socket_buffers_are_set_before_the_connection_is_made},
       {"strangers change nothing and are counted", test_strangers_change_nothing_and_are_counted},
       {"address that never answers is passed over", test_address_that_never_answers_is_passed_over},
       {"address that answers nonsense is passed over", test_address_that_answers_nonsense_is_passed_over},
@@ -592,13 +442,7 @@ int main() {
       {"timeout names the missing peers and their addresses", test_timeout_names_the_missing_peers_and_their_addresses},
       {"refusal is told to the one who connects", test_refusal_is_told_to_the_one_who_connects},
       {"check ends the waiting", test_check_ends_the_waiting},
-      {"port range", test_port_range},
-      {"wrong options are refused", test_wrong_options_are_refused},
-      {"ranks that can never be reached are an error at once", test_ranks_that_can_never_be_reached_are_an_error_at_once},
-      {"address round trip and rejects", test_address_round_trip_and_rejects},
-      {"job id is that of these addresses", test_job_id_is_that_of_these_addresses},
-      {"candidates of another host", test_candidates_of_another_host},
-      {"candidates of the same host", test_candidates_of_the_same_host},
-      {"candidates over link-local addresses", test_candidates_over_link_local_addresses},
+      {"ranks that can never be reached are an error at once",
+       test_ranks_that_can_never_be_reached_are_an_error_at_once},
   });
 }

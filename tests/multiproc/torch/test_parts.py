@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from hccl_py.core.errors import CollectiveTimeoutError, ConfigError, DesyncError
-from hccl_py.core.types import DType, ReduceOp
+from hccl_py.core.types import Collective, DType, ReduceOp
 from hccl_py.torch import dynamo, movements, reductions, tensors
 from hccl_py.torch.completer import Completer
 from hccl_py.torch.dtypes import REDUCIBLE, reduce_op, reduce_type, wire_type
@@ -152,7 +152,15 @@ def test_counts_are_in_engine_elements_per_block():
     request = movements.all_gather_single(out, own, 0, 2)
     assert (request.dtype, request.count, request.in_counts) == (DType.FLOAT32, 8, None)
     uneven = movements.all_gather([torch.zeros(1), torch.zeros(3)], torch.zeros(3), 1, 2)
-    assert (uneven.in_counts, uneven.out_counts) == ([], [1, 3])
+    assert [(call.collective, call.root, call.count) for call in uneven] == [
+        (Collective.BROADCAST, 0, 1),
+        (Collective.BROADCAST, 1, 3),
+    ]
+    uneven = reductions.reduce_scatter(torch.zeros(3), [torch.zeros(1), torch.zeros(3)], ReduceOp.SUM, 1, 2)
+    assert [(call.collective, call.root, call.count) for call in uneven] == [
+        (Collective.REDUCE, 0, 1),
+        (Collective.REDUCE, 1, 3),
+    ]
     rows = movements.all_to_all_single(torch.zeros(3, 2), torch.zeros(2, 2), [1, 2], [0, 2], 2)
     assert (rows.in_counts, rows.out_counts) == ([0, 4], [2, 4])
 

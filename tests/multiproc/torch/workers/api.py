@@ -201,6 +201,12 @@ def all_gathers() -> None:
     uneven = [torch.zeros(rank) for rank in range(SIZE)]
     dist.all_gather(uneven, torch.full((RANK,), RANK + 1.0))
     assert torch.cat(uneven).tolist() == [rank + 1.0 for rank in range(SIZE) for _ in range(rank)]
+    whole = torch.zeros(sum(range(SIZE + 1)))
+    parts = list(whole.split(list(range(1, SIZE + 1))))
+    parts[RANK].fill_(RANK + 1)
+    work = dist.all_gather(parts, parts[RANK], async_op=True)  # in place, and uneven
+    assert len(work.get_future().wait()) == SIZE
+    assert whole.tolist() == [rank + 1.0 for rank in range(SIZE) for _ in range(rank + 1)]
     lists = [[torch.zeros(2), torch.zeros(3)] for _ in range(SIZE)]
     WORLD.allgather_coalesced(lists, [mine(2), mine(3)]).wait()
     assert all((tensor == rank + 1).all() for rank in range(SIZE) for tensor in lists[rank])
@@ -245,6 +251,10 @@ def reduce_scatters() -> None:
     out = torch.zeros(RANK)
     dist.reduce_scatter(out, uneven)
     assert (out == RANK * SIZE).all()
+    whole = torch.cat([torch.full((rank + 1,), float(rank)) for rank in range(SIZE)])
+    shifted = whole[1 : RANK + 2]  # lies over the inputs, but not in place
+    dist.reduce_scatter(shifted, list(whole.split(list(range(1, SIZE + 1)))))
+    assert (shifted == RANK * SIZE).all()
 
 
 def all_to_alls() -> None:

@@ -60,6 +60,13 @@ def wrong_op_dtype_root_or_collective() -> None:
         assert (one == 1).all()
 
 
+def uneven_sizes_not_agreed() -> None:
+    group = dist.new_group()
+    sizes = [1, 3] if RANK == 0 else [2, 3]  # rank 1 is wrong about rank 0
+    outputs = [torch.zeros(size) for size in sizes]
+    refuses(DesyncError, "", lambda: dist.all_gather(outputs, torch.ones(sizes[RANK]), group=group))
+
+
 def ddp_backward_raises() -> None:
     group = dist.new_group()
     ddp = DistributedDataParallel(nn.Linear(2, 2), process_group=group)
@@ -115,7 +122,7 @@ run_all(
         check.__name__: check
         for check in (
             wrong_shape_raises_on_all_ranks, wrong_shape_by_wait, wrong_shape_by_future, wrong_shape_by_functional,
-            wrong_op_dtype_root_or_collective, ddp_backward_raises, nobody_comes_in_time, this_wait_is_too_short,
+            wrong_op_dtype_root_or_collective, uneven_sizes_not_agreed, ddp_backward_raises, nobody_comes_in_time, this_wait_is_too_short,
             use_after_destroy, abort_ends_what_waits, wrong_options,
         )
     }

@@ -1,0 +1,113 @@
+"""The native engine of hccl_py."""
+
+from collections.abc import Sequence
+
+
+def isa() -> str:
+    """The instruction set whose kernels are used here."""
+
+def slot_begin(count: int, slots: int, k: int) -> int:
+    """
+    First element of slot k, of a block of `count` elements in `slots` slots.
+    """
+
+def buffer(data: object) -> tuple[int, int, int, bool, bool, bool] | None:
+    """
+    (address, elements, element type or -1, contiguous, read-only, in host memory) of an array; None if it is none.
+    """
+
+def fold(op: int, dtype: int, out: int, sources: Sequence[int], count: int, scale: float = 1.0, isa: str = '') -> None:
+    """
+    Folds raw sources at the given addresses into `out`: what the engine does with arrived data.
+    """
+
+class Hub:
+    """
+    Where the ranks of one process meet: the reference transport `loopback`.
+    """
+
+    def __init__(self, world: int, slot_bytes: int = 4096, channels: int = 2) -> None: ...
+
+class Work:
+    """An operation that was started."""
+
+    def done(self) -> bool:
+        """True once it is over, well or not."""
+
+    def failed(self) -> bool: ...
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Waits; raises what went wrong; False if the time passed first."""
+
+    @property
+    def source(self) -> int:
+        """The rank that sent, of a receive that is done."""
+
+    @property
+    def sequence(self) -> int: ...
+
+class Group:
+    """One rank's membership in a group."""
+
+    def __init__(self, rank: int, world: int, *, hub: Hub | None = None, use_shm: bool = True, use_tcp: bool = True, host_id: str = '', usable_cpus: int = 1, spins: int = -1, segment_bytes: int = 32768, timeout_s: float = 600.0, strict: bool = False, shm_ring_bytes: int = 262144, shm_slot_bytes: int = 65536, tcp_interfaces: str = '', tcp_port_range: tuple[int, int] = (0, 0), tcp_connections: int = 2, tcp_family: str = 'auto') -> None: ...
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def world(self) -> int: ...
+
+    @property
+    def local_ranks(self) -> list[int]:
+        """The ranks that share memory with this one, itself included."""
+
+    @property
+    def warning(self) -> str:
+        """What the user should know of the connections; usually empty."""
+
+    @property
+    def channels(self) -> int:
+        """Parallel channels to each peer that plans may use."""
+
+    @property
+    def slot_bytes(self) -> int:
+        """How large a payload may be to go by the board of this host."""
+
+    @property
+    def timeout_s(self) -> float: ...
+
+    def transport_to(self, peer: int) -> str: ...
+
+    def address(self) -> bytes: ...
+
+    def join(self, addresses: Sequence[bytes], timeout_s: float) -> bytes:
+        """
+        Shares memory with this host's ranks; returns the report for connect().
+        """
+
+    def connect(self, reports: Sequence[bytes], timeout_s: float) -> None: ...
+
+    def load_program(self, program: bytes) -> int: ...
+
+    def set_table(self, collective: int, root: int, uneven: bool, upto_bytes: Sequence[int], programs: Sequence[int]) -> None: ...
+
+    def run(self, collective: int, op: int, dtype: int, root: int, input: int, output: int, count: int) -> bool:
+        """Runs a collective; False if it has no plan table yet."""
+
+    def run_arrays(self, collective: int, op: int, root: int, input: object, output: object, input_blocks: int, output_blocks: int) -> bool:
+        """Runs a collective on plain arrays; False: take the long way."""
+
+    def start(self, collective: int, op: int, dtype: int, root: int, input: int, output: int, count: int, counts: tuple[Sequence[int], Sequence[int]] | None = None) -> Work | None:
+        """Starts one; None if it has no plan table yet."""
+
+    def start_send(self, memory: int, num_bytes: int, dst: int, tag: int) -> Work: ...
+
+    def start_recv(self, memory: int, num_bytes: int, src: int, tag: int) -> Work: ...
+
+    def post_site(self, sequence: int, text: str) -> None: ...
+
+    def peer_site(self, peer: int, sequence: int, timeout_s: float) -> str: ...
+
+    def abort(self, why: str) -> None: ...
+
+    def close(self) -> None: ...
