@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,7 @@ def _become(launch: dict[str, Any], rank: dict[str, Any]) -> None:
         value = getattr(tasks, launch["task"])(tell, **launch["arguments"])
         _say(out, rank=number, returned=value)
     except Exception as error:
+        traceback.print_exc()
         said = {name: value for name, value in vars(error).items() if isinstance(value, int | float | str)}
         kinds = [kind.__name__ for kind in type(error).__mro__]
         _say(out, rank=number, raised={"kinds": kinds, "text": str(error), "at_s": time.monotonic(), "has": said})
