@@ -23,17 +23,19 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from hccl_py.bench.watchdog import Watchdog
 from hccl_py.core.env import Launch
 from hccl_py.demo.tasks import Batch, Task, build
 
 PROGRESS = "@progress "  # marks the lines that the parent process reads
+TIMEOUT_S = 60.0  # without a step: then every rank prints its stacks and the job ends
 
 
 class Trainer:
     """Trains one task on this rank."""
 
-    def __init__(self, task: Task, rank: int) -> None:
-        self._task, self._rank = task, rank
+    def __init__(self, task: Task, rank: int, watchdog: Watchdog) -> None:
+        self._task, self._rank, self._watchdog = task, rank, watchdog
         self._module = DistributedDataParallel(task.model)
         self._optimizer = torch.optim.Adam(self._module.parameters(), lr=task.learning_rate)
 
@@ -52,6 +54,7 @@ class Trainer:
         times_s, losses = [], []
         batches = self._task.batches[self._rank]
         for number, batch in enumerate(batches, 1):
+            self._watchdog.feed(f"training {self._task.name}, step {number}")
             time_s, loss = self.step(batch)
             times_s.append(time_s)
             losses.append(loss)
@@ -71,6 +74,7 @@ class Trainer:
         batches = self._task.batches[self._rank]
         times_s: dict[bool, list[float]] = {True: [], False: []}
         for pair in range(pairs):
+            self._watchdog.feed(f"measuring {self._task.name}, pair {pair}")
             for sync in (True, False) if pair % 2 else (False, True):
                 dist.barrier()
                 times_s[sync].append(self.step(batches[pair % len(batches)], sync)[0])
@@ -97,20 +101,21 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="JSON file, written by rank 0")
     options = parser.parse_args()
 
-    if options.backend == "hccl_py":
-        importlib.import_module("hccl_py.torch")  # registers the backend: all that changes for a user
-    torch.set_num_threads(1)
     rank = Launch.from_environ().rank
-    dist.init_process_group(options.backend, timeout=timedelta(seconds=60))
-    try:
+    torch.set_num_threads(1)
+    with Watchdog(rank, TIMEOUT_S) as watchdog:
+        if options.backend == "hccl_py":
+            importlib.import_module("hccl_py.torch")  # registers the backend: all that changes for a user
+        dist.init_process_group(options.backend, timeout=timedelta(seconds=TIMEOUT_S))
         results = {}
         for name, steps in (item.split("=") for item in options.steps.split(",")):
-            trainer = Trainer(task := build(name, dist.get_world_size(), int(steps)), rank)
+            watchdog.feed(f"building {name}")
+            task = build(name, dist.get_world_size(), int(steps))
+            trainer = Trainer(task, rank, watchdog)
             results[name] = {"title": task.title, "judged_by": task.judged_by, **trainer.train()}
             results[name] |= trainer.waiting(options.pairs)
         if rank == 0:
             options.out.write_text(json.dumps({"backend": options.backend, "tasks": results}), encoding="utf-8")
-    finally:
         dist.destroy_process_group()
 
 

@@ -45,8 +45,8 @@ def broadcast(tensor: Tensor, root: int, rank: int, size: int) -> Request:
 def all_gather(outputs: Sequence[Tensor], tensor: Tensor, rank: int, size: int) -> list[Request]:
     """``outputs[r]`` becomes ``tensor`` of rank r.
 
-        raise ConfigError(f"{call}: rank {rank} gives {tensor.numel()} elements, outputs[{rank}] has {outputs[rank].numel()}")
-    checked against that of its owner.
+    Sizes may differ between ranks, if all ranks know them: then it is one broadcast from each rank, so that each size
+    is checked against that of its owner.
     """
     call = "all_gather"
     check_length(outputs, size, "outputs", call)

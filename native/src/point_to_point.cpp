@@ -140,6 +140,7 @@ bool PointToPoint::progress() {
     Peer& peer = peers_[i];
     if (peer.send == nullptr) continue;
     moved |= receive_some(i);
+    if (peer.send == nullptr) continue;  // it was lost while receiving
     if (!peer.outgoing.empty()) moved |= send_some(peer);
     else peer.send->flush();
     if (peer.send->state() == PipeState::failed) lose(i, FailureKind::peer_lost, "the connection broke");

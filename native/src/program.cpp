@@ -41,6 +41,37 @@ std::uint64_t slots_of(const ProgramHeader& h, Where where) {
   return 0;
 }
 
+// Blocks of INPUT of one rank, as the Collective docstring has them.
+std::uint32_t input_blocks(const ProgramHeader& h, std::uint32_t rank) {
+  switch (static_cast<Collective>(h.collective)) {
+    case Collective::reduce_scatter:
+    case Collective::all_to_all: return h.world;
+    case Collective::scatter: return rank == h.root ? h.world : 0;
+    case Collective::broadcast: return rank == h.root ? 1 : 0;
+    case Collective::all_reduce:
+    case Collective::reduce:
+    case Collective::all_gather:
+    case Collective::gather:
+    case Collective::barrier: return 1;
+  }
+  return 0;
+}
+
+std::uint32_t output_blocks(const ProgramHeader& h) {
+  switch (static_cast<Collective>(h.collective)) {
+    case Collective::all_gather:
+    case Collective::all_to_all: return h.world;
+    case Collective::gather: return h.rank == h.root ? h.world : 0;
+    case Collective::reduce: return h.rank == h.root ? 1 : 0;
+    case Collective::all_reduce:
+    case Collective::broadcast:
+    case Collective::reduce_scatter:
+    case Collective::scatter:
+    case Collective::barrier: return 1;
+  }
+  return 0;
+}
+
 void check_header(const ProgramHeader& h) {
   if (h.magic != kProgramMagic) throw PlanError("not a program: wrong magic number");
   if (h.version != kProgramVersion)
@@ -49,8 +80,9 @@ void check_header(const ProgramHeader& h) {
   if (h.collective >= kNumCollectives) throw PlanError("program names an unknown collective");
   if (h.world == 0 || h.rank >= h.world || h.root >= h.world) throw PlanError("program names a rank outside its world");
   if (h.slots_per_block == 0 || h.slots_per_block > (1u << 20)) throw PlanError("program has an impossible number of slots");
-  for (std::uint32_t blocks : {h.input_blocks, h.output_blocks})
-    if (blocks > 1 && blocks != h.world) throw PlanError("program has a buffer of neither 0, 1 nor world blocks");
+  if (h.order > 1 || (h.flags & ~kFlagOneRound) != 0) throw PlanError("program has an unknown order or unknown flags");
+  if (h.input_blocks != input_blocks(h, h.rank) || h.output_blocks != output_blocks(h))
+    throw PlanError("program has buffers of other blocks than its collective");
   if (h.num_steps > (1u << 24) || h.num_operands > (1u << 26) || h.num_scratch > (1u << 24))
     throw PlanError("program is impossibly large");
 }
@@ -69,9 +101,14 @@ void check_step(const ProgramHeader& h, std::size_t i, std::span<const Operand> 
   if (sources.empty() || targets.empty()) reject(i, "needs at least one source and one target");
   std::size_t local_targets = 0;
   bool local = false;
-  for (const Operand& o : sources) {
+  for (std::size_t k = 0; k < sources.size(); ++k) {
+    const Operand& o = sources[k];
     check_operand(h, i, o);
     local |= o.where != Where::peer;
+    if (o.where == Where::peer && std::any_of(sources.begin(), sources.begin() + static_cast<std::ptrdiff_t>(k), [&](const Operand& other) {
+          return other.where == Where::peer && other.peer == o.peer && other.channel == o.channel;
+        }))
+      reject(i, "folds two messages of the same channel");
   }
   for (const Operand& o : targets) {
     check_operand(h, i, o);
@@ -83,6 +120,24 @@ void check_step(const ProgramHeader& h, std::size_t i, std::span<const Operand> 
   const bool moves_local = sources.size() == 1 && sources[0].where != Where::peer;
   if (!moves_local && local_targets == 0 && targets.size() > 1)
     reject(i, "sends a fold to several peers without a local target");
+}
+
+// In a one-round plan peers are read where they stand: all they send is their INPUT, and only OUTPUT is made of it.
+void check_one_round(const ProgramHeader& h, std::size_t i, std::span<const Operand> sources, std::span<const Operand> targets) {
+  const Operand* target = nullptr;
+  for (const Operand& o : targets)
+    if (o.where != Where::peer) target = &o;
+  if (sources.size() > h.world) reject(i, "is not one of a one-round plan: it has more sources than there are ranks");
+  if (target == nullptr || targets.size() > 1)
+    if (sources.size() != 1 || sources[0].where != Where::input) reject(i, "is not one of a one-round plan: it sends something else than INPUT");
+  if (target != nullptr && target->where != Where::output) reject(i, "is not one of a one-round plan: it uses scratch");
+  for (const Operand& o : sources) {
+    if (o.where == Where::scratch) reject(i, "is not one of a one-round plan: it uses scratch");
+    if (o.where == Where::peer && std::uint64_t{o.slot} + o.span > std::uint64_t{input_blocks(h, o.peer)} * h.slots_per_block)
+      reject(i, "is not one of a one-round plan: the peer has no such slot");
+    if (target != nullptr && (o.span != target->span || o.slot % h.slots_per_block != target->slot % h.slots_per_block))
+      reject(i, "is not one of a one-round plan: its slots differ in length");
+  }
 }
 
 // Where a range of slots lies once INPUT and OUTPUT share memory: INPUT is renamed to OUTPUT.
@@ -112,6 +167,17 @@ Range place(const ProgramHeader& h, const Operand& o, bool in_place) {
   return {Where::output, r.first + shift, r.last + shift};
 }
 
+// A fold may write over one of its sources, but not shifted against it: it would lose what it has yet to read.
+void check_overlap(const ProgramHeader& h, std::size_t i, std::span<const Operand> sources, std::span<const Operand> targets) {
+  for (const Operand& t : targets)
+    for (const Operand& s : sources)
+      for (const bool in_place : {false, true}) {
+        if (t.where == Where::peer || s.where == Where::peer) continue;
+        const Range to = place(h, t, in_place), from = place(h, s, in_place);
+        if (to.overlaps(from) && to != from) reject(i, "its target overlaps a source without being the same");
+      }
+}
+
 }  // namespace
 
 Program Program::load(std::span<const std::byte> bytes) {
@@ -135,17 +201,24 @@ Program Program::load(std::span<const std::byte> bytes) {
     if (where != Where::input && where != Where::output) throw PlanError("scratch slot is as large as neither INPUT nor OUTPUT");
     if (s.slot >= slots_of(h, where)) throw PlanError("scratch slot names a slot out of range");
   }
+  std::size_t used = 0;  // each operand belongs to one step: the executor keeps the state of its transfer
   for (std::size_t i = 0; i < p.steps_.size(); ++i) {
     const Step& s = p.steps_[i];
-    if (std::uint64_t{s.first} + s.num_sources + s.num_targets > p.operands_.size()) reject(i, "operands out of range");
+    if (s.first != used) reject(i, "operands do not follow those of the step before");
+    used += std::size_t{s.num_sources} + s.num_targets;
+    if (used > p.operands_.size()) reject(i, "operands out of range");
     check_step(h, i, p.sources(s), p.targets(s));
+    check_overlap(h, i, p.sources(s), p.targets(s));
+    if (p.one_round()) check_one_round(h, i, p.sources(s), p.targets(s));
   }
+  if (used != p.operands_.size()) throw PlanError("program has operands that belong to no step");
   p.derive_dependencies(false);
   p.derive_dependencies(true);
   return p;
 }
 
-// A step depends on every earlier one with which it shares slots of which either is written.
+// A step depends on every earlier one with which it shares slots of which either is written. What is further back than
+// the window is complete before the step begins.
 void Program::derive_dependencies(bool in_place) {
   struct Use {
     Range range;
@@ -153,6 +226,7 @@ void Program::derive_dependencies(bool in_place) {
     std::uint32_t step;
   };
   std::vector<Use> uses;
+  std::size_t oldest = 0;  // the first use within the window
   std::vector<Dependency>& all = dependencies_[in_place];
   std::vector<std::uint32_t>& first = first_dependency_[in_place];
   all.clear();
@@ -164,8 +238,9 @@ void Program::derive_dependencies(bool in_place) {
       if (o.where != Where::peer) uses.push_back({place(header_, o, in_place), false, i});
     for (const Operand& o : targets(steps_[i]))
       if (o.where != Where::peer) uses.push_back({place(header_, o, in_place), true, i});
+    while (oldest < mine && uses[oldest].step + kWindow <= i) ++oldest;
     for (std::size_t u = mine; u < uses.size(); ++u) {
-      for (std::size_t v = 0; v < mine; ++v) {
+      for (std::size_t v = oldest; v < mine; ++v) {
         if (!(uses[u].writes || uses[v].writes) || !uses[u].range.overlaps(uses[v].range)) continue;
         const bool streamed = uses[u].range == uses[v].range;
         const auto known = std::find_if(all.begin() + static_cast<std::ptrdiff_t>(begin), all.end(),

@@ -31,7 +31,7 @@ def main() -> None:
     _say(sys.stdout.fileno(), ready=True)
     for line in sys.stdin:
         launch = json.loads(line)
-        ranks = {_fork(launch, rank): rank for rank in launch["ranks"]}
+        ranks = {_fork(launch, rank): rank["rank"] for rank in launch["ranks"]}
         while ranks:
             process, status = os.wait()
             _say(sys.stdout.fileno(), rank=ranks.pop(process), status=os.waitstatus_to_exitcode(status))
@@ -49,6 +49,7 @@ def _fork(launch: dict[str, Any], rank: dict[str, Any]) -> int:
 
 def _become(launch: dict[str, Any], rank: dict[str, Any]) -> None:
     """Be a rank: run its task, tell how it ended, and exit."""
+    faulthandler.enable()
     faulthandler.dump_traceback_later(launch["limit_s"], exit=True)
     out = os.dup(1)
     os.dup2(2, 1)

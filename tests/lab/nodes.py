@@ -22,7 +22,7 @@ from lab import Lab
 from hccl_py.core.env import child_environ
 
 AGENT = Path(__file__).with_name("agent.py")
-_START_LIMIT_S = 60.0
+_START_LIMIT_S = 90.0
 _SHOWN_LINES = 60
 
 TWO_BY_TWO = (0, 0, 1, 1)  # by rank, its host
@@ -50,6 +50,7 @@ class Nodes:
         self._agents: list[subprocess.Popen[str]] = []
         self._events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._launches = 0
+        self._current: Launch | None = None
 
     def __enter__(self) -> Nodes:
         return self
@@ -95,11 +96,17 @@ class Nodes:
             assert agent.stdin is not None
             agent.stdin.write(json.dumps({**launch, "environ": {**torch, **(environ or {})}}) + "\n")
             agent.stdin.flush()
-        return Launch(self, len(hosts), limit_s, f"{task} on hosts {list(hosts)}")
+        self._current = Launch(self, len(hosts), limit_s, f"{task} on hosts {list(hosts)}")
+        return self._current
 
     def run(self, task: str, hosts: Sequence[int] = TWO_BY_TWO, **options: Any) -> list[Any]:
         """Run a task to its end; what each rank returned."""
         return self.start(task, hosts, **options).values()
+
+    def settle(self) -> None:
+        """End what a test that failed has left under way."""
+        if self._current is not None and not self._current.over:
+            self.kill()
 
     def kill(self) -> None:
         """End the agents and all that they started; the next launch starts them anew."""
@@ -115,6 +122,7 @@ class Nodes:
                 if stream is not None:
                     stream.close()
         self._agents.clear()
+        self._current = None
         self._events = queue.SimpleQueue()
 
     def next_event(self, until_s: float) -> dict[str, Any]:
@@ -162,6 +170,11 @@ class Launch:
         self._endings = [Ending() for _ in range(ranks)]
         self._told: dict[str, dict[int, int]] = {}
 
+    @property
+    def over(self) -> bool:
+        """All ranks have ended, as far as events have been taken in."""
+        return all(ending.status is not None for ending in self._endings)
+
     def processes(self, event: str) -> dict[int, int]:
         """Wait until all ranks have told ``event``; their process ids by rank."""
         for _ in self._progress():
@@ -191,7 +204,7 @@ class Launch:
 
     def _progress(self) -> Iterator[None]:
         """Take in events, one at a time, until all ranks have ended."""
-        while any(ending.status is None for ending in self._endings):
+        while not self.over:
             try:
                 event = self._nodes.next_event(self._until_s)
             except queue.Empty:

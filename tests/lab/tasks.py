@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -20,15 +22,32 @@ Array = NDArray[Any]
 
 
 def transports(tell: Tell) -> dict[str, Any]:
-    """By which transport each peer is reached, and by which local addresses the tcp connections go."""
+    """By which transport each peer is reached, and the networks' addresses that this rank's tcp connections have."""
     with hccl_py.init() as comm:
         found = [comm.engine.transport_to(peer) for peer in range(comm.size)]
-        comm.barrier()
-        return {"transports": found, "addresses": sorted(_addresses_of_listeners(comm.engine))}
+        _check_all_reduce(comm, 1000)
+        return {"transports": found, "addresses": sorted(_local_addresses())}
 
 
-def _addresses_of_listeners(engine: Any) -> set[str]:
-    raise NotImplementedError
+def _local_addresses() -> set[str]:
+    """Own addresses of this process's connections, those to and from torch's store left out."""
+    store = int(os.environ["MASTER_PORT"])
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            connection = socket.socket(fileno=os.dup(int(name)))
+        except OSError:
+            continue  # no socket, or closed meanwhile
+        with connection:
+            if connection.family not in (socket.AF_INET, socket.AF_INET6):
+                continue
+            try:
+                here, there = connection.getsockname(), connection.getpeername()
+            except OSError:
+                continue  # it listens
+            if store not in (here[1], there[1]):
+                found.add(here[0].removeprefix("::ffff:"))
+    return found
 
 
 def collectives(tell: Tell, counts: list[int]) -> list[str]:
@@ -155,6 +174,16 @@ _CHECKS: dict[str, Callable[[Any, int], None]] = {
 }
 
 
+def wrong_result(tell: Tell) -> None:
+    """The check of results is given a wrong one."""
+    with hccl_py.init() as comm:
+        data = comm.all_reduce(_data(comm.rank, 1000))
+        expected = np.sum(_all(comm, 1000), axis=0)
+        _equal(data, expected, "before")
+        expected[17] += 1
+        _equal(data, expected, "planted")
+
+
 def all_reduce_once(tell: Tell, size_bytes: int) -> str:
     """One large all_reduce, checked. The plan that did it."""
     with hccl_py.init() as comm:
@@ -179,6 +208,7 @@ def different_calls(tell: Tell, odd: int, how: str) -> None:
             comm.all_reduce(np.ones(1000, "float32"), op=ReduceOp.MAX)
         else:
             comm.broadcast(np.ones(1000, "float32"), 0)
+        comm.barrier()  # whoever had its part done learns of it here
 
 
 def until_it_breaks(tell: Tell, timeout_s: float, size_bytes: int) -> None:
@@ -215,3 +245,18 @@ def both_backends(tell: Tell, size_bytes: int, rounds: int) -> dict[str, float]:
             data.fill_(1)
     dist.destroy_process_group()
     return {name: size_bytes / seconds / 1e6 for name, seconds in best.items()}
+
+
+def timed(tell: Tell, counts: list[int]) -> dict[str, float]:
+    t0 = time.time()
+    out = {}
+    with hccl_py.init() as comm:
+        out["init"] = round(time.time() - t0, 2)
+        for count in counts:
+            for name, check in _CHECKS.items():
+                t = time.time()
+                check(comm, count)
+                out[f"{name} {count}"] = round(time.time() - t, 3)
+        t = time.time()
+    out["close"] = round(time.time() - t, 2)
+    return out

@@ -171,10 +171,11 @@ class Mesher {
   void start(Outgoing& outgoing, Try& attempt) {
     const Endpoint& remote = attempt.candidate.remote;
     const TcpOptions& options = listener_.options();
+    // A later try does not hide what the one before met.
+    if (!attempt.started) attempt.outcome = "no answer to the connection request (a firewall, or no route?)";
     attempt.started = true;
     attempt.connected = false;
     attempt.inbox = Inbox(kHelloAckBytes);
-    attempt.outcome = "no answer to the connection request (a firewall, or no route?)";
     const int domain = remote.ip.family == Family::v4 ? AF_INET : AF_INET6;
     attempt.fd = Fd(::socket(domain, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (!attempt.fd) {

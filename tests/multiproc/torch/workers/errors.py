@@ -122,8 +122,8 @@ run_all(
         check.__name__: check
         for check in (
             wrong_shape_raises_on_all_ranks, wrong_shape_by_wait, wrong_shape_by_future, wrong_shape_by_functional,
-            wrong_op_dtype_root_or_collective, uneven_sizes_not_agreed, ddp_backward_raises, nobody_comes_in_time, this_wait_is_too_short,
-            use_after_destroy, abort_ends_what_waits, wrong_options,
+            wrong_op_dtype_root_or_collective, uneven_sizes_not_agreed, ddp_backward_raises, nobody_comes_in_time,
+            this_wait_is_too_short, use_after_destroy, abort_ends_what_waits, wrong_options,
         )
     }
 )  # fmt: skip

@@ -1,0 +1,170 @@
+"""The lab itself: packets go, rates hold, cuts cut, counters count, and nothing stays behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import lab as lab_module
+import pytest
+from lab import Counters, Lab, bits_per_s, obstacle, sweep
+from lab_wire import check_wire, hierarchical_bytes, ring_bytes
+
+_SINK = """
+import socket, sys
+with socket.create_server((sys.argv[1], 5000)) as server:
+    print("listening", flush=True)
+    connection = server.accept()[0]
+    while connection.recv(1 << 20):
+        pass
+"""
+_SOURCE = """
+import socket, sys, time
+with socket.create_connection((sys.argv[1], 5000), timeout=float(sys.argv[3])) as connection:
+    start = time.monotonic()
+    connection.sendall(bytes(int(sys.argv[2])))
+    connection.shutdown(socket.SHUT_WR)
+    connection.recv(1)  # until the other side has read all and closes
+    print(time.monotonic() - start)
+"""
+_CRASH = """
+import importlib.util, os, signal, sys
+spec = importlib.util.spec_from_file_location("lab", sys.argv[1])
+lab = sys.modules["lab"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(lab)
+lab.Lab("crash", 1).__enter__()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture(scope="module")
+def small(labs_are_possible: None) -> Iterator[Lab]:
+    """Two nodes at 100 Mbit/s."""
+    with Lab("small", 2, "100mbit") as made:
+        yield made
+
+
+def _transfer_s(lab: Lab, nbytes: int, timeout_s: float = 20.0) -> float:
+    """Send ``nbytes`` from node 0 to node 1; the seconds it took. Raises CalledProcessError if that fails."""
+    sink = subprocess.Popen(
+        [*lab.prefix(1), sys.executable, "-c", _SINK, lab.address(1)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert sink.stdout is not None and sink.stdout.readline() == "listening\n"
+        command = [*lab.prefix(0), sys.executable, "-c", _SOURCE, lab.address(1), str(nbytes), str(timeout_s)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s + 10, check=True)
+        return float(done.stdout)
+    finally:
+        sink.kill()
+        sink.wait()
+        sink.stdout.close()
+
+
+def test_bytes_are_counted_and_the_rate_holds(small: Lab) -> None:
+    nbytes = 5_000_000
+    before = [small.counters(node) for node in range(2)]
+    took_s = _transfer_s(small, nbytes)
+    sent, received = (small.counters(node) - old for node, old in enumerate(before))
+    assert nbytes <= sent.sent_bytes <= 1.1 * nbytes
+    assert nbytes <= received.received_bytes <= 1.1 * nbytes
+    assert sent.received_bytes < 0.1 * nbytes  # only acknowledgements
+    assert took_s > 0.9 * nbytes * 8 / 100e6, "faster than the link"
+
+
+def test_a_rate_changes_at_once(small: Lab) -> None:
+    small.rate(1, "20mbit")
+    try:
+        assert _transfer_s(small, 2_000_000) > 0.9 * 2_000_000 * 8 / 20e6
+    finally:
+        small.rate(1, "100mbit")
+
+
+def test_cut_and_heal(small: Lab) -> None:
+    small.cut(1)
+    with pytest.raises(subprocess.CalledProcessError) as raised:
+        _transfer_s(small, 1, timeout_s=1.0)
+    assert "timed out" in raised.value.stderr or "No route to host" in raised.value.stderr
+    small.heal(1)
+    assert _transfer_s(small, 1) < 20
+
+
+def test_a_node_has_its_own_host_name_and_network(small: Lab) -> None:
+    names, networks = set(), set()
+    for node in range(2):
+        program = "import os, socket; print(socket.gethostname(), os.readlink('/proc/self/ns/net'))"
+        command = [*small.prefix(node), sys.executable, "-c", program]
+        name, network = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.split()
+        names.add(name)
+        networks.add(network)
+    assert names == {small.host(0), small.host(1)}
+    assert len(networks | {os.readlink("/proc/self/ns/net")}) == 3
+
+
+def test_down_ends_the_processes_and_leaves_nothing(labs_are_possible: None) -> None:
+    with Lab("gone", 1) as made:
+        program = "import signal; print('up', flush=True); signal.pause()"
+        process = subprocess.Popen([*made.prefix(0), sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None and process.stdout.readline() == "up\n"
+        assert made.processes(0) == [process.pid]
+    assert process.wait(timeout=10) == -9
+    process.stdout.close()
+    assert not [name for name in _namespaces() if "-gone-" in name]
+
+
+def test_what_a_killed_run_left_is_swept(labs_are_possible: None, small: Lab) -> None:
+    crash = subprocess.run([sys.executable, "-c", _CRASH, str(Path(lab_module.__file__))], timeout=60)
+    assert crash.returncode == -9
+    left = [name for name in _namespaces() if "-crash-" in name]
+    assert len(left) == 2
+    assert set(left) <= set(sweep())
+    assert not set(left) & set(_namespaces())
+    assert small.counters(0), "a living lab was swept"
+
+
+def _namespaces() -> list[str]:
+    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, timeout=20, check=True).stdout
+    return [line.split()[0] for line in listed.splitlines()]
+
+
+def test_obstacles_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: 1000)
+        assert obstacle() == "network namespaces need root"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: 0)
+        patch.setenv("PATH", str(tmp_path))
+        assert obstacle() == "needs iproute2: there is no ip"
+        for name in ("ip", "tc", "unshare"):
+            (tmp_path / name).write_text("#!/bin/sh\necho not permitted >&2\nexit 1\n", encoding="utf-8")
+            (tmp_path / name).chmod(0o755)
+        assert "gives no network namespaces" in (obstacle() or "") and "not permitted" in (obstacle() or "")
+
+
+@pytest.mark.parametrize("rate", ["", "fast", "10", "10mb", "1 gbit"])
+def test_rates_are_checked(rate: str) -> None:
+    with pytest.raises(ValueError, match="is no rate"):
+        bits_per_s(rate)
+
+
+def test_rates() -> None:
+    assert [bits_per_s(rate) for rate in ("8bit", "200mbit", "2.5gbit")] == [8, 200_000_000, 2_500_000_000]
+
+
+@pytest.mark.parametrize("arguments", [("a b", 1), ("a", 0), ("a", 2, ["1gbit"])])
+def test_labs_that_cannot_be_are_refused(arguments: tuple[object, ...]) -> None:
+    with pytest.raises(ValueError):
+        Lab(*arguments)  # type: ignore[arg-type]
+
+
+def test_wire_check() -> None:
+    """It takes what headers add, and rejects a ring's traffic, a lost direction, and too little."""
+    size = 4 << 20
+    assert (hierarchical_bytes(2, size), ring_bytes(4, size)) == (size, 1.5 * size)
+    good = Counters(int(1.05 * size), int(0.99 * size))
+    check_wire([good, good], hierarchical_bytes(2, size))
+    for bad in (Counters(int(1.5 * size), size), Counters(size, 0), Counters(size // 2, size)):
+        with pytest.raises(AssertionError, match="host 1"):
+            check_wire([good, bad], hierarchical_bytes(2, size))
