@@ -57,7 +57,7 @@ struct SmallFloat {
   }
 
  private:
-  // float16 keeps the upper payload and becomes quiet, as the hardware's conversion does; float8_e5m2 has one NaN a sign.
+  // float16 keeps the upper payload and becomes quiet, as the hardware's conversion does; float8_e5m2 has one NaN.
   HCCL_PY_INLINE static I32 nan_code(U32 magnitude) {
     if constexpr (kMantissaBits < 10) return I32{} + static_cast<int>(kMagnitude);
     return reinterpret_cast<I32>((magnitude >> kShift) & kMagnitude) | static_cast<int>(1u << (kMantissaBits - 1));

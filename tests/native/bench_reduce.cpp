@@ -56,7 +56,8 @@ struct Buffers {
 void bench_fold(Isa isa, DType dtype, ReduceOp op, std::size_t num_sources, bool in_place, Buffers& buffers) {
   const FoldFn fold = fold_kernel(op, dtype, isa);
   if (fold == nullptr) return;
-  std::printf("%-9s %-12s %-5s %zu %-4s", name_of(isa), name_of(dtype), name_of(op), num_sources, in_place ? "in" : "out");
+  const char* place = in_place ? "in" : "out";
+  std::printf("%-9s %-12s %-5s %zu %-4s", name_of(isa), name_of(dtype), name_of(op), num_sources, place);
   for (const std::size_t bytes : kSizes) {
     std::vector<FoldSource> sources;
     for (std::size_t s = 0; s < num_sources; ++s) sources.push_back({buffers.source[s].data(), true});

@@ -44,8 +44,9 @@ inline int run_tests(std::initializer_list<Test> tests) {
     } catch (const std::exception& error) {
       problem = error.what();
     }
-    std::printf("%s %s%s%s\n", problem.empty() ? "ok    " : "FAILED", test.name, problem.empty() ? "" : ": ", problem.c_str());
-    failed += problem.empty() ? 0 : 1;
+    const bool ok = problem.empty();
+    std::printf("%s %s%s%s\n", ok ? "ok    " : "FAILED", test.name, ok ? "" : ": ", problem.c_str());
+    failed += ok ? 0 : 1;
   }
   return failed;
 }

@@ -53,7 +53,9 @@ def cmake() -> str:
 def test_native_tests_pass(cmake: str, sanitizer: str, target: str, selection: list[str]) -> None:
     build = BUILD_ROOT / ("native-tests" + (f"-{sanitizer}" if sanitizer else ""))
     ninja = find_tool("ninja")
-    generator = [] if ninja is None or (build / "Makefile").exists() else ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
+    generator = (
+        [] if ninja is None or (build / "Makefile").exists() else ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
+    )
     run(cmake, "-S", str(SOURCE), "-B", str(build), f"-DHCCL_PY_SANITIZE={sanitizer}", *generator)
     run(cmake, "--build", str(build), "--target", target, "--parallel", "2")
     ctest = str(Path(cmake).with_name("ctest"))

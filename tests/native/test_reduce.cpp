@@ -126,8 +126,9 @@ void check_case(const Case& c, std::mt19937_64& random) {
       check_against_reference(got, wanted.contents(), c.op, c.dtype, c.num_sources);
       if (isa == Isa::portable && alias == c.num_sources) first = got;
       if (got != first) {
-        fail(__FILE__, __LINE__, where(c.op, c.dtype, c.num_sources, c.count, 0) + ": " + name_of(isa) + ", out = source " +
-                                     std::to_string(alias) + ", differs from portable");
+        fail(__FILE__, __LINE__,
+             where(c.op, c.dtype, c.num_sources, c.count, 0) + ": " + name_of(isa) + ", out = source " +
+                 std::to_string(alias) + ", differs from portable");
       }
     }
   }
@@ -254,7 +255,8 @@ int main() {
       {"every fold equals the reference in every variant", test_every_fold_equals_the_reference_in_every_variant},
       {"every short count is right", test_every_short_count_is_right},
       {"kernels exist exactly where allowed", test_kernels_exist_exactly_where_allowed},
-      {"the check against the reference rejects one wrong bit", test_the_check_against_the_reference_rejects_one_wrong_bit},
+      {"the check against the reference rejects one wrong bit",
+       test_the_check_against_the_reference_rejects_one_wrong_bit},
       {"min and max propagate NaN from every source", test_min_and_max_propagate_nan_from_every_source},
       {"integers wrap", test_integers_wrap},
       {"copy_bytes copies every size", test_copy_bytes_copies_every_size},

@@ -93,8 +93,8 @@ void check_pairs(ReduceOp op, DType dtype, const Codes& a, const Codes& b) {
     const Codes got = fold_two(op, dtype, isa, a, b);
     for (std::size_t i = 0; i < a.count(); ++i) {
       if (got[i] == wanted[i] || (std::isnan(decode(dtype, got[i])) && std::isnan(decode(dtype, wanted[i])))) continue;
-      const std::string what = std::string(name_of(op)) + " of " + std::to_string(a[i]) + " and " + std::to_string(b[i]);
-      mismatch(__LINE__, dtype, isa, what, got[i], wanted[i]);
+      const std::string operands = std::to_string(a[i]) + " and " + std::to_string(b[i]);
+      mismatch(__LINE__, dtype, isa, std::string(name_of(op)) + " of " + operands, got[i], wanted[i]);
     }
   }
 }
@@ -107,7 +107,9 @@ void test_every_pair_of_float8_codes() {
       a.set(i, i & 0xFF);
       b.set(i, i >> 8);
     }
-    for (const ReduceOp op : {ReduceOp::sum, ReduceOp::prod, ReduceOp::min, ReduceOp::max}) check_pairs(op, dtype, a, b);
+    for (const ReduceOp op : {ReduceOp::sum, ReduceOp::prod, ReduceOp::min, ReduceOp::max}) {
+      check_pairs(op, dtype, a, b);
+    }
   }
 }
 
@@ -133,9 +135,7 @@ void check_rounding(DType dtype, Isa isa, FoldFn average, const Codes& ones, flo
   average(out.data(), &source, 1, ones.count(), value);
   const std::uint32_t wanted = encode(dtype, value);
   for (std::size_t i = 0; i < ones.count(); ++i) {
-    if (out[i] != wanted) {
-      mismatch(__LINE__, dtype, isa, "of float32 0x" + std::to_string(std::bit_cast<std::uint32_t>(value)), out[i], wanted);
-    }
+    if (out[i] != wanted) mismatch(__LINE__, dtype, isa, "of " + std::to_string(value), out[i], wanted);
   }
 }
 
@@ -193,8 +193,9 @@ void test_known_values() {
   CHECK_EQ(encode(DType::bfloat16, 1e-40f), 0x0001u);
   CHECK_EQ(encode(DType::bfloat16, 1.00390625f), 0x3F80u);
   for_each_rounding([](DType, auto check) {
-    for (const float value : {448.0f, 464.0f, 464.00003f, 480.0f, 57344.0f, 61440.0f, 65504.0f, 65520.0f, 3.4028235e38f,
-                              INFINITY, 1e-40f, 1e-45f, 0.0f, 0.0009765625f, 0.00097656256f, 7.6293945e-6f, 2.9802322e-8f}) {
+    for (const float value : {448.0f, 464.0f, 464.00003f, 480.0f, 57344.0f, 61440.0f, 65504.0f, 65520.0f,
+                              3.4028235e38f, INFINITY, 1e-40f, 1e-45f, 0.0f, 0.0009765625f, 0.00097656256f,
+                              7.6293945e-6f, 2.9802322e-8f}) {
       check(value);
       check(-value);
     }
@@ -209,7 +210,8 @@ int main() {
       {"every pair of float8 codes", test_every_pair_of_float8_codes},
       {"every half code with random partners", test_every_half_code_with_random_partners},
       {"random float32 round to the nearest code", test_random_float32_round_to_the_nearest_code},
-      {"every boundary between codes rounds to the nearest even", test_every_boundary_between_codes_rounds_to_the_nearest_even},
+      {"every boundary between codes rounds to the nearest even",
+       test_every_boundary_between_codes_rounds_to_the_nearest_even},
       {"known values", test_known_values},
   });
 }

@@ -1,11 +1,11 @@
-"""Measures all_reduce on this machine against gloo, Open MPI and MPICH, and writes the tables of README.md and docs/BENCHMARKS.md.
+"""Measures all_reduce on this machine against gloo, Open MPI and MPICH; fills in README.md and docs/BENCHMARKS.md.
 
 Run on an idle machine after ``make install``::
 
     .venv/bin/python tests/perf/all_reduce_table.py            # a quarter of an hour; --quick to try it
 
-Each run compares hccl_py with its baselines in one job, the libraries taking turns (ABBA) at every size. The raw samples
-are in out/perf/.
+Each run compares hccl_py with its baselines in one job, the libraries taking turns (ABBA) at every size. The raw
+samples are in out/perf/.
 """
 
 from __future__ import annotations
@@ -80,22 +80,20 @@ def markdown(record: dict[str, Any]) -> str:
         lines.append("| " + " | ".join(cells) + " |")
     for name in libraries[1:]:
         ratios = [row[name] / row["hccl_py"] for form in FORMS for row in tables[form].values() if name in row]
-        lines.append(f"\nhccl_py against {name}: {statistics.geometric_mean(ratios):.2f}x as fast (geometric mean), faster at "
-                     f"{sum(ratio > 1 for ratio in ratios)} of {len(ratios)}.")  # fmt: skip
+        mean, faster = statistics.geometric_mean(ratios), sum(ratio > 1 for ratio in ratios)
+        lines.append(f"\nAgainst {name}: {mean:.2f}x as fast (geometric mean), faster at {faster} of {len(ratios)}.")
     return "\n".join(lines)
 
 
 def caption(record: dict[str, Any]) -> str:
     """What was run, where and when."""
-    machine = record["machine"]
-    versions = ", ".join(
-        f"{name} {version}" for name, version in record["versions"].items() if name in ("gloo", "openmpi", "mpich")
-    )
+    machine, ranks, known = record["machine"], record["ranks"], ("gloo", "openmpi", "mpich")
+    versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items() if name in known)
     command = " ".join(Path(word).name if "/" in word else word for word in record["command"].split())
     return (
-        f"all_reduce, float32 sum, {record['ranks']} ranks on {machine['cores_usable']} cores of one host ({machine['processor']}, "
-        f"{machine['system']}), {record['date'][:10]}; time per call, median of {record['samples']} samples; {versions}; losses in bold. "
-        f"`mpirun -n {record['ranks']} {command}`"
+        f"all_reduce, float32 sum, {ranks} ranks on {machine['cores_usable']} cores of one host "
+        f"({machine['processor']}, {machine['system']}), {record['date'][:10]}; time per call, median of "
+        f"{record['samples']} samples; {versions}; losses in bold. `mpirun -n {ranks} {command}`"
     )
 
 
