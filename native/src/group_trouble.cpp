@@ -124,6 +124,11 @@ void Group::spread(const Failure& why) {
   bells_->ring_all();
   for (std::uint32_t peer = 0; peer < world_; ++peer)
     if (peer != rank_ && !local(peer)) p2p_->send_abort(peer, why);
+  push_out();
+}
+
+// Sends what the sockets take without waiting.
+void Group::push_out() {
   for (int i = 0; i < 10 && p2p_->busy() && p2p_->progress(); ++i) {
   }
 }
@@ -223,6 +228,11 @@ void Group::close() {
   if (has_work() && !broken_.load()) break_down(abort_failure());
   board_.rank(my_local_).closed.store(1, std::memory_order_release);
   bells_->ring_all();
+  if (!broken_.load()) {
+    for (std::uint32_t peer = 0; peer < world_; ++peer)
+      if (peer != rank_ && !local(peer)) p2p_->send_goodbye(peer);
+    push_out();
+  }
   for (const auto& connection : mesh_.connections) {
     connection->sender().flush();
     connection->shutdown_send();

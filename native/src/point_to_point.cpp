@@ -139,13 +139,25 @@ bool PointToPoint::progress() {
   for (std::uint32_t i = 0; i < peers_.size(); ++i) {
     Peer& peer = peers_[i];
     if (peer.send == nullptr) continue;
-    moved |= receive_some(i);
-    if (peer.send == nullptr) continue;  // it was lost while receiving
+    if (!peer.left) moved |= receive_some(i);
+    if (peer.left && needs(i)) lose(i, FailureKind::peer_lost, "it has left the group");
+    if (peer.send == nullptr || peer.left) continue;
     if (!peer.outgoing.empty()) moved |= send_some(peer);
     else peer.send->flush();
     if (peer.send->state() == PipeState::failed) lose(i, FailureKind::peer_lost, "the connection broke");
   }
   return moved;
+}
+
+// True if an op cannot end without the peer.
+bool PointToPoint::needs(std::uint32_t index) {
+  Peer& peer = peers_[index];
+  std::erase_if(peer.outgoing, [&](const Outgoing& out) {  // what belongs to no op has no reader any more
+    outgoing_ -= out.op == nullptr;
+    return out.op == nullptr;
+  });
+  return !peer.outgoing.empty() || !peer.asking.empty() || !peer.granted.empty() ||
+         std::any_of(posted_.begin(), posted_.end(), [&](const Op* op) { return op->peer == static_cast<int>(index); });
 }
 
 bool PointToPoint::send_some(Peer& peer) {
@@ -202,7 +214,7 @@ bool PointToPoint::take_header(std::uint32_t index) {
   Peer& peer = peers_[index];
   const std::span<const std::byte> head = peer.recv->peek(kFrameHeaderBytes, kFrameHeaderBytes);
   if (head.size() < kFrameHeaderBytes) {
-    if (peer.recv->state() != PipeState::open) lose(index, FailureKind::peer_lost, "the connection was closed");
+    if (peer.recv->state() != PipeState::open && !peer.left) lose(index, FailureKind::peer_lost, "the connection was closed");
     return false;
   }
   const WireFault fault = decode(head.first<kFrameHeaderBytes>(), peer.header);
@@ -250,7 +262,7 @@ bool PointToPoint::take_header(std::uint32_t index) {
     case FrameKind::p2p_data: take(peer.granted, h.step, peer.into); break;
     case FrameKind::abort: peer.text.resize(h.length); break;
     case FrameKind::collective: lose(index, FailureKind::transport, "a collective's frame arrived out of place"); return false;
-    case FrameKind::goodbye:
+    case FrameKind::goodbye: peer.left = true; break;
     case FrameKind::heartbeat: break;
   }
   return true;
@@ -287,6 +299,16 @@ void PointToPoint::send_abort(std::uint32_t to, const Failure& why) {
   const auto* text = reinterpret_cast<const std::byte*>(why.text.data());
   out.own.assign(text, text + why.text.size());
   out.header.length = out.own.size();
+  peer.outgoing.push_back(std::move(out));
+  ++outgoing_;
+}
+
+void PointToPoint::send_goodbye(std::uint32_t to) {
+  Peer& peer = peers_[to];
+  if (peer.send == nullptr || peer.left) return;
+  Outgoing out;
+  out.header.kind = FrameKind::goodbye;
+  out.header.communicator = communicator_;
   peer.outgoing.push_back(std::move(out));
   ++outgoing_;
 }

@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hccl_py.launch import MPI_ENVIRON, Job
+from hccl_py.core.env import child_environ
+from hccl_py.launch import Job
 
 ROOT = Path(__file__).parents[2]
 BEGIN, END = "<!-- table: tests/perf/all_reduce_table.py -->", "<!-- end of table -->"
@@ -45,7 +46,7 @@ def measure(venv: str, ranks: int, baselines: Sequence[str], largest: str) -> di
         "--json",
         str(out),
     ]
-    with Job(command, timeout_s=1800, env=MPI_ENVIRON | {"OMP_NUM_THREADS": "1"}) as job:
+    with Job(command, timeout_s=1800, environ=child_environ(OMP_NUM_THREADS="1")) as job:
         for line in job.lines():
             print(line, flush=True)
     if job.status != 0:

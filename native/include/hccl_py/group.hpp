@@ -127,6 +127,7 @@ class Group : public std::enable_shared_from_this<Group> {
   void take_in();
   void break_down(Failure why);
   void spread(const Failure& why);
+  void push_out();
   Failure from_board() const;
   void sleep(std::int64_t most_ns);
   void poll_wires(std::int64_t most_ns);

@@ -31,6 +31,8 @@ class PointToPoint {
   void fail_all(const Failure& why);
   // Queues bad news for `peer`.
   void send_abort(std::uint32_t peer, const Failure& why);
+  // Queues the word that this rank leaves in order, so that `peer` misses it only where an op needs it.
+  void send_goodbye(std::uint32_t peer);
   // Bad news received, or a broken pipe.
   const Failure& bad_news() const { return bad_news_; }
 
@@ -61,6 +63,7 @@ class PointToPoint {
     std::vector<std::pair<std::uint32_t, Op*>> granted;   // receives whose data may come, by message id
     std::vector<std::pair<std::uint32_t, Op*>> asking;    // sends that wait for leave
     std::uint32_t next_id = 0;
+    bool left = false;  // it said goodbye
     bool in_message = false;
     FrameHeader header;
     std::uint64_t moved = 0;
@@ -69,6 +72,7 @@ class PointToPoint {
     std::vector<std::byte> text;           // or bad news
   };
 
+  bool needs(std::uint32_t index);
   bool send_some(Peer& peer);
   bool receive_some(std::uint32_t index);
   bool take_header(std::uint32_t index);

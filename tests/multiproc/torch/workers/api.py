@@ -490,6 +490,7 @@ def nested_in_a_callback() -> None:
     opener = torch.zeros(1)
     inbox = WORLD.recv([opener], (RANK - 1) % SIZE, 41)
     nested = inbox.get_future().then(lambda done: dist.all_reduce(mine()))
+    dist.barrier()
     dist.send(torch.ones(1), (RANK + 1) % SIZE, tag=41)
     refuses(Exception, "callback of a future", nested.wait)
     blocking = dist.new_group(pg_options=hccl_py.torch.Options(blocking=True))
