@@ -18,8 +18,12 @@ $(error hccl_py needs Python 3.10 to 3.13; $(PYTHON) is not one of them: make PY
 endif
 LOCK := requirements/python3.$(if $(filter 10,$(MINOR)),10,11).lock
 
-# --no-compile: bytecode is written when a module is first imported, which halves the time to install.
+# pip would compile all of torch to bytecode, one file after the other; only what is used here is compiled, by importing
+# it once (also where Python is told to write no bytecode: four ranks that compile the same at each start are slow).
 PIP := -m pip install --quiet --no-compile --no-input
+COMPILE := env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -W ignore -c
+USED := torch._dynamo, torch.distributed.run, torch.distributed.fsdp, torch.distributed.tensor, \
+  torch.distributed.checkpoint, sklearn.datasets, matplotlib.figure, hypothesis, pytest, pydantic, networkx, typer.rich_utils
 VENV := .venv/.locked-3.$(MINOR)
 MPICH := .venv-mpich/.locked-3.$(MINOR)
 NATIVE := pyproject.toml CMakeLists.txt $(shell find native -name '*.cpp' -o -name '*.hpp' -o -name CMakeLists.txt)
@@ -38,6 +42,7 @@ $(VENV): $(LOCK)
 	@echo '[1/4] .venv: Python 3.$(MINOR), the locked packages, Open MPI'
 	@$(PYTHON) -m venv --clear .venv
 	@.venv/bin/python $(PIP) -r $(LOCK)
+	@$(COMPILE) 'import $(USED)'
 	@touch $@
 
 .venv/.project: $(VENV) $(NATIVE)

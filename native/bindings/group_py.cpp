@@ -62,7 +62,7 @@ class Work {
       const nb::gil_scoped_release release;
       over = group_->wait(*op_, timeout_s.value_or(-1));
     }
-    if (over) throw_if_failed(*op_, group_->rank());
+    if (over || PyErr_Occurred() != nullptr) throw_if_failed(*op_, group_->rank());
     return over;
   }
   int source() const { return op_->source; }
@@ -101,7 +101,7 @@ bool run_call(Group& group, const Call& call) {
       shared->call = work.call;
       shared->executor = work.executor;
       group.start(shared);
-      group.wait(*shared, -1);
+      while (!group.wait(*shared, -1)) group.abort("it was interrupted");  // the buffers are the caller's: see it end
       work.sequence = shared->sequence;
       if (shared->state.load() == Op::State::failed) work.fail(shared->failure);
     }

@@ -39,10 +39,10 @@ ContractExchange::Outcome ContractExchange::advance() {
       const std::size_t taken = pipe.write(std::span<const std::byte>(message).last(to_send_[i]), {}, false);
       to_send_[i] -= static_cast<std::uint32_t>(taken);
       moved |= taken != 0;
-      pipe.flush();
     }
+    const bool sent = to_send_[i] == 0 && ports_.send(peers_[i], 0).pipe->flush();
     moved |= !heard_[i] && hear(i);
-    over &= to_send_[i] == 0 && heard_[i];
+    over &= sent && heard_[i];
     if (failure_.kind == FailureKind::peer_lost || failure_.kind == FailureKind::transport) return Outcome::done;
   }
   return over ? Outcome::done : moved ? Outcome::moved : Outcome::idle;

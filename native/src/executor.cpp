@@ -311,8 +311,6 @@ bool Executor::check_header(const RunOperand& source, std::size_t step, std::uin
     return false;
   }
   Fingerprint theirs;
-  theirs.sequence = header.sequence_or_tag;
-  theirs.plan_digest = header.plan_digest;
   bool same = true;
   if ((header.flags & kFrameHasFingerprint) != 0 && head.size() >= kFrameHeaderBytes + kFingerprintBytes) {
     decode(head.subspan<kFrameHeaderBytes, kFingerprintBytes>(), theirs);
@@ -322,9 +320,19 @@ bool Executor::check_header(const RunOperand& source, std::size_t step, std::uin
          header.plan_digest == mine_.plan_digest && header.step == source.ordinal && header.length == total &&
          ((header.flags & kFrameHasFingerprint) != 0) == (source.head_left > kFrameHeaderBytes);
   if (same) return true;
-  fail(FailureKind::desync, peer, step, header.length != total && same_contract(mine_, theirs)
-           ? "expected a message of " + std::to_string(total) + " bytes, received one of " + std::to_string(header.length)
-           : std::string());
+  // Without a fingerprint, or where that is the same, the frame itself says what is wrong.
+  std::string text;
+  if (theirs.sequence == 0 || same_contract(mine_, theirs)) {
+    theirs = {};
+    if (header.sequence_or_tag != mine_.sequence)
+      text = "expected a message of collective #" + std::to_string(mine_.sequence) + ", received one of #" + std::to_string(header.sequence_or_tag);
+    else if (header.length != total)
+      text = "expected a message of " + std::to_string(total) + " bytes, received one of " + std::to_string(header.length);
+    else
+      text = "expected message " + std::to_string(source.ordinal) + " of plan " + std::to_string(mine_.plan_digest) + ", received message " +
+             std::to_string(header.step) + " of plan " + std::to_string(header.plan_digest);
+  }
+  fail(FailureKind::desync, peer, step, std::move(text));
   failure_.theirs = theirs;
   return false;
 }
@@ -416,13 +424,25 @@ std::size_t Executor::fold_segment(RunStep& step, std::size_t want, std::byte* o
   return n;
 }
 
-int Executor::waiting_for() const {
-  if (first_open_ >= steps_.size()) return -1;
-  const RunStep& step = steps_[first_open_];
-  for (const RunOperand& source : step.sources)
-    if (source.recv != nullptr && source.moved < step.bytes) return static_cast<int>(source.recv->peer);
-  for (const RunOperand& target : step.targets)
-    if (target.send != nullptr && target.moved < step.bytes) return static_cast<int>(target.send->peer);
+// A source lacks its next element (or header), a target room for one byte. Only where it is their turn: others wait for us.
+int Executor::waiting_for(int only) const {
+  const auto asked = [&](std::uint32_t peer) { return only < 0 || static_cast<int>(peer) == only; };
+  const std::size_t end = std::min(first_open_ + kWindow, steps_.size());
+  for (std::size_t i = first_open_; i < end; ++i) {
+    const RunStep& step = steps_[i];
+    if (step.complete || (only < 0 && limit(i) == kUnknown)) continue;
+    for (const RunOperand& source : step.sources) {
+      if (source.recv == nullptr || !asked(source.recv->peer) || source.recv->turn != source.ordinal) continue;
+      if (source.head_left == 0 && source.moved == step.bytes) continue;
+      const std::size_t least = source.head_left != 0 ? source.head_left : std::min<std::uint64_t>(element_, step.bytes - source.moved);
+      if (source.recv->pipe->peek(least, least).empty()) return static_cast<int>(source.recv->peer);
+    }
+    for (const RunOperand& target : step.targets) {
+      if (target.send == nullptr || !asked(target.send->peer) || target.send->turn != target.ordinal) continue;
+      if (target.head_left == 0 && target.moved == step.bytes) continue;
+      if (target.send->pipe->reserve(1).empty()) return static_cast<int>(target.send->peer);
+    }
+  }
   return -1;
 }
 

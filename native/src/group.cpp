@@ -8,6 +8,8 @@
 #include <chrono>
 #include <cstring>
 #include <numeric>
+#include <span>
+#include <thread>
 
 #include "hccl_py/error.hpp"
 #include "hccl_py/progress.hpp"
@@ -18,6 +20,8 @@ namespace {
 using Sequence = std::atomic_ref<std::uint64_t>;
 
 constexpr std::int64_t kLongestSleep_ns = 100'000'000;
+constexpr std::int64_t kStartTime_ns = 100'000;           // that start() drives before it returns
+constexpr std::uint64_t kMostElements = std::uint64_t{1} << 58;
 
 std::uint64_t elements(std::uint32_t blocks, std::uint64_t count, const std::uint64_t* counts) {
   if (counts == nullptr || blocks <= 1) return blocks * count;
@@ -26,6 +30,30 @@ std::uint64_t elements(std::uint32_t blocks, std::uint64_t count, const std::uin
 
 std::uint64_t elements_before(std::uint32_t block, std::uint64_t count, const std::uint64_t* counts) {
   return counts == nullptr ? block * count : std::accumulate(counts, counts + block, std::uint64_t{0});
+}
+
+// The counts of uneven blocks where all ranks know all of them, else nothing: what ranks compare must be the same on all.
+std::span<const std::uint64_t> known_counts(const Call& call, std::uint32_t world) {
+  const std::uint64_t* counts = call.collective == Collective::all_gather       ? call.output_counts
+                                : call.collective == Collective::reduce_scatter ? call.input_counts
+                                                                                : nullptr;
+  return counts == nullptr ? std::span<const std::uint64_t>() : std::span(counts, world);
+}
+
+// `count` of the fingerprint: elements per block; of uneven blocks a hash of their counts.
+std::uint64_t contract_count(const Call& call, std::uint32_t world) {
+  if (!call.uneven()) return call.count;
+  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a, by words
+  for (const std::uint64_t count : known_counts(call, world)) hash = (hash ^ count) * 0x100000001b3;
+  return hash;
+}
+
+// By which a table is searched. Ranks may know different blocks only: then they agree on the program for the largest.
+std::uint64_t block_bytes(const Call& call, std::uint32_t world) {
+  if (!call.uneven()) return call.count * size_of(call.dtype);
+  const auto counts = known_counts(call, world);
+  if (counts.empty()) return ~std::uint64_t{0};
+  return std::accumulate(counts.begin(), counts.end(), std::uint64_t{0}) / world * size_of(call.dtype);
 }
 
 // The largest INPUT of any rank, in bytes: a scatter's root has one block per rank, the others none.
@@ -76,7 +104,7 @@ bool Group::prepare(Op& op) const {
   const auto it = tables_.find({call.collective, call.root, call.uneven()});
   if (it == tables_.end()) return false;
   const Table& table = it->second;
-  const std::uint64_t bytes = call.count * size_of(call.dtype);
+  const std::uint64_t bytes = block_bytes(call, world_);
   std::size_t i = 0;
   while (i + 1 < table.upto_bytes.size() && bytes > table.upto_bytes[i]) ++i;
   op.executor = table.executors[i];
@@ -87,6 +115,11 @@ bool Group::prepare(Op& op) const {
 // INPUT and OUTPUT are apart, or in place as the collective has it; anything between would destroy data.
 void Group::check_buffers(const Call& call, const ProgramHeader& h) const {
   const std::size_t element = size_of(call.dtype);
+  const std::uint64_t most = kMostElements / world_;  // nothing below overflows then
+  const auto too_large = [&](std::uint64_t count) { return count > most; };
+  if (too_large(call.count) || (call.input_counts != nullptr && std::any_of(call.input_counts, call.input_counts + world_, too_large)) ||
+      (call.output_counts != nullptr && std::any_of(call.output_counts, call.output_counts + world_, too_large)))
+    throw ConfigError(std::string(name_of(call.collective)) + ": impossibly many elements");
   const std::uint64_t input_bytes = elements(h.input_blocks, call.count, call.input_counts) * element;
   const std::uint64_t output_bytes = elements(h.output_blocks, call.count, call.output_counts) * element;
   if ((input_bytes != 0 && call.input == nullptr) || (output_bytes != 0 && call.output == nullptr))
@@ -131,6 +164,11 @@ bool Group::run_now(Op& op) {
 void Group::submit(std::shared_ptr<Op> op) {
   pending_.fetch_add(1, std::memory_order_seq_cst);
   const std::lock_guard lock(inbox_mutex_);
+  if (left_.load(std::memory_order_relaxed)) {  // nobody will ever drive it
+    op->fail(broken_.load() ? broken_failure() : abort_failure());
+    pending_.fetch_sub(1, std::memory_order_relaxed);
+    return;
+  }
   inbox_.push_back(std::move(op));
   inbox_size_.fetch_add(1, std::memory_order_release);
 }
@@ -139,7 +177,8 @@ void Group::start(std::shared_ptr<Op> op) {
   op->deadline_ns = deadline(options_.timeout_s);
   submit(std::move(op));
   if (try_token()) {  // get it going at once: a small one may be over before anybody waits
-    while (drive()) {
+    const std::int64_t until = monotonic_ns() + kStartTime_ns;
+    while (drive() && monotonic_ns() < until) {
     }
     release_token();
     return;
@@ -158,6 +197,7 @@ void Group::notify_progress() {
 
 bool Group::wait(Op& op, double timeout_s) {
   const std::int64_t until = timeout_s < 0 ? INT64_MAX : deadline(timeout_s);
+  std::int64_t next_interrupt_ns = 0;
   while (op.pending()) {
     const std::int64_t left = until - monotonic_ns();
     if (left <= 0) return false;
@@ -172,6 +212,10 @@ bool Group::wait(Op& op, double timeout_s) {
     if (op.pending() && (timeout_s >= 0 || token_.load(std::memory_order_seq_cst) != 0))
       futex_wait(events_, seen, std::min(left, kLongestSleep_ns));
     waiters_.fetch_sub(1, std::memory_order_relaxed);
+    // Somebody else drives, who may not be the thread that signals concern.
+    if (options_.interrupted == nullptr || !op.pending() || monotonic_ns() < next_interrupt_ns) continue;
+    next_interrupt_ns = monotonic_ns() + kLongestSleep_ns;
+    if (options_.interrupted()) return false;
   }
   return true;
 }
@@ -205,7 +249,11 @@ void Group::drive_until(Op& op) {
     check_health();
     if (op.pending() && options_.interrupted != nullptr && monotonic_ns() >= next_interrupt_ns_) {
       next_interrupt_ns_ = monotonic_ns() + kLongestSleep_ns;
-      if (options_.interrupted()) break_down(interrupt_failure());
+      interrupting_.store(std::this_thread::get_id());
+      const bool stop = options_.interrupted();
+      interrupting_.store(std::thread::id());
+      if (stop) break_down(interrupt_failure());
+      if (abort_asked_.load()) check_health();
     }
     if (op.pending()) sleep(std::min(kLongestSleep_ns, op.deadline_ns - monotonic_ns()));
   }
@@ -215,13 +263,13 @@ void Group::sleep(std::int64_t most_ns) {
   if (most_ns <= 0) return;
   const std::atomic<std::uint32_t>& bell = board_.rank(my_local_).bell;
   const std::uint32_t seen = bell.load(std::memory_order_seq_cst);
-  if (!prepare_sleep(remote_ ? Sleeping::on_socket : Sleeping::on_futex)) {
-    if (remote_)
-      poll_wires(most_ns);
-    else
-      futex_wait(bell, seen, most_ns);
+  if (remote_) {
+    if (!prepare_sleep(Sleeping::on_socket)) poll_wires(most_ns);
+    end_sleep();
+  } else {
+    if (!prepare_sleep(Sleeping::on_futex)) futex_wait(bell, seen, most_ns);
+    board_.rank(my_local_).sleeping.store(0, std::memory_order_relaxed);
   }
-  end_sleep();
 }
 
 // Says on the board that this rank sleeps, then looks once more; true if something moved: do not sleep then.
@@ -233,24 +281,29 @@ bool Group::prepare_sleep(Sleeping how) {
 
 void Group::end_sleep() {
   board_.rank(my_local_).sleeping.store(0, std::memory_order_relaxed);
-  if (remote_) poll_wires(0);
+  poll_wires(0);  // also without remote peers: rings that stay in the socket would end every sleep to come
 }
 
-void Group::poll_wires(std::int64_t most_ns) {
-  poller_.poll(std::chrono::nanoseconds(most_ns));
-  if (!bell_readiness_.readable) return;
-  bell_.drain();
-  bell_readiness_.readable = false;
+// True if there were news. They are told once only: whoever sees them must look at the pipes again before it sleeps.
+bool Group::poll_wires(std::int64_t most_ns) {
+  const bool news = poller_.poll(std::chrono::nanoseconds(most_ns)) != 0;
+  if (bell_readiness_.readable) {
+    (hub_ ? hub_->bell(rank_) : bell_).drain();
+    bell_readiness_.readable = false;
+  }
+  return news;
 }
 
 // Takes over what other threads submitted.
 void Group::take_in() {
   if (inbox_size_.load(std::memory_order_acquire) == 0) return;
   const std::lock_guard lock(inbox_mutex_);
+  bool failed = false;
   for (std::shared_ptr<Op>& op : inbox_) {
     if (broken_.load(std::memory_order_relaxed)) {
       op->fail(broken_failure());
       pending_.fetch_sub(1, std::memory_order_relaxed);
+      failed = true;
     } else if (op->kind == Op::Kind::collective) {
       collectives_.push_back(std::move(op));
     } else {
@@ -260,10 +313,12 @@ void Group::take_in() {
   }
   inbox_.clear();
   inbox_size_.store(0, std::memory_order_relaxed);
+  if (failed) wake_waiters();
 }
 
 // Moves everything on once. Holds the token.
 bool Group::drive() {
+  if (abort_asked_.load(std::memory_order_relaxed) && !broken_.load(std::memory_order_relaxed)) break_down(abort_failure());
   take_in();
   bool moved = drive_collective();
   if (!moved || p2p_->busy()) {
@@ -276,7 +331,7 @@ bool Group::drive() {
       }
     }
     if (p2p_->bad_news() && !broken_.load(std::memory_order_relaxed)) break_down(p2p_->bad_news());
-    if (!moved && remote_) poll_wires(0);
+    if (!moved && remote_) moved = poll_wires(0);
   }
   return moved;
 }
@@ -339,7 +394,7 @@ void Group::begin(Op& op) {
   mine_.dtype = static_cast<std::uint8_t>(call.dtype);
   mine_.flags = call.uneven() ? 1 : 0;
   mine_.root = call.root;
-  mine_.count = call.count;
+  mine_.count = contract_count(call, world_);
   mine_.plan_digest = h.digest;
   const std::uint64_t payload = std::uint64_t{h.input_blocks} * call.count * size_of(call.dtype);
   slots_ = op.executor->program().one_round() && !remote_ && !call.uneven() && largest_payload(h, call) <= board_.slot_bytes();

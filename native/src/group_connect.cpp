@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Group: how it comes to be connected.
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 
@@ -24,13 +26,14 @@ Group::Group(std::uint32_t rank, std::uint32_t world, GroupOptions options, std:
       nonce_(random_u64()),
       local_index_(world, -1),
       waiter_(WaitPolicy{}),
-      fold_sources_(world + 1) {
+      fold_sources_(world + 1),
+      pid_(getpid()) {
   if (world == 0 || rank >= world)
     throw ConfigError("rank " + std::to_string(rank) + " is outside a world of " + std::to_string(world));
   if (options_.segment_bytes < 64 || options_.segment_bytes % 64 != 0)
     throw ConfigError("segment_bytes must be a multiple of 64, not " + std::to_string(options_.segment_bytes));
   if (!(options_.timeout_s > 0)) throw ConfigError("the timeout must be positive");
-  poller_.watch(bell_.fd(), bell_readiness_);
+  poller_.watch(hub_ != nullptr ? hub_->bell(rank).fd() : bell_.fd(), bell_readiness_);
   bell_readiness_.readable = false;
   if (hub_ != nullptr) {
     if (hub_->world() != world) throw ConfigError("the hub was made for " + std::to_string(hub_->world()) + " ranks, not " + std::to_string(world));

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Group: what happens when a rank is late, lost, wrong or leaves.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -15,6 +17,7 @@ namespace {
 using Sequence = std::atomic_ref<std::uint64_t>;
 
 constexpr std::int64_t kLiveness_ns = 100'000'000;
+constexpr std::int64_t kGoodbye_ns = 500'000'000;
 
 }  // namespace
 
@@ -39,24 +42,33 @@ void Group::check_health() {
   }
   if (now < next_liveness_ns_) return;
   next_liveness_ns_ = now + kLiveness_ns;
+  if (!lost_peer()) return;
+  // It may have done its part and left since we looked at the pipes: only what is missing now will never come.
+  drive();
+  if (broken_.load(std::memory_order_relaxed)) return;
   if (Failure lost = lost_peer()) break_down(std::move(lost));
 }
 
 // A rank of this host that is gone and for which the current work waits.
 Failure Group::lost_peer() const {
   if (!shm_ && !hub_) return {};
+  std::uint32_t gone = 0;
+  for (std::uint32_t peer = 0; peer < world_; ++peer) gone += peer != rank_ && !local(peer) && p2p_->left(peer);
   for (std::uint32_t i = 0; i < board_.num_ranks(); ++i) {
     if (i == my_local_) continue;
     BoardRank& peer = board_.rank(i);
     const bool left = peer.closed.load(std::memory_order_acquire) != 0;
     if (!left && (!shm_ || shm_->alive(i))) continue;
+    ++gone;
     const int rank = static_cast<int>(local_ranks_[i]);
     // It may have done its part before it left: then what it sent is still there.
     bool needed = false;
     if (current_ != nullptr)
       needed = phase_ == Phase::arriving ? Sequence(peer.line[mine_.sequence & 1].sequence).load(std::memory_order_acquire) != mine_.sequence
-                                         : current_->executor->waiting_for() == rank;
-    for (const std::shared_ptr<Op>& op : messages_) needed |= op->pending() && op->peer == rank;
+               : phase_ == Phase::running ? current_->executor->waiting_for(rank) == rank
+                                          : false;
+    // A receive from anybody needs it once nobody else is left.
+    for (const std::shared_ptr<Op>& op : messages_) needed |= op->pending() && (op->peer == rank || (op->peer < 0 && gone + 1 == world_));
     if (!needed) continue;
     Failure why;
     why.kind = FailureKind::peer_lost;
@@ -133,10 +145,22 @@ void Group::push_out() {
   }
 }
 
+// Why a connection ended: the peer, or a rank of this host, may have told, and that may arrive after the end itself.
+Failure Group::cause_of(Failure lost) {
+  const auto peer = static_cast<std::uint32_t>(lost.culprit);
+  const std::int64_t until = monotonic_ns() + kLiveness_ns;
+  while (!p2p_->bad_news() && !p2p_->left(peer) && monotonic_ns() < until) {
+    if (Failure news = from_board()) return news;
+    if (!p2p_->progress()) poll_wires(kLiveness_ns / 100);
+  }
+  return p2p_->bad_news() ? p2p_->bad_news() : lost;
+}
+
 // The current collective fails. One that touched nothing leaves the group usable, if all ranks know of it by themselves.
 void Group::fail_current(Failure why) {
   const bool harmless = why.kind == FailureKind::desync && ((phase_ == Phase::arriving && !remote_) || phase_ == Phase::checking);
   if (!harmless) {
+    if (why.kind == FailureKind::peer_lost && remote_) why = cause_of(std::move(why));
     break_down(std::move(why));
     return;
   }
@@ -209,29 +233,40 @@ void Group::abort(const std::string& why) {
   bells_->ring(my_local_);
   if (!try_token()) return;
   check_health();
-  release_token_quietly();
+  release_token();
 }
 
 void Group::close() {
-  if (closed_.exchange(true)) return;
-  if (!bells_) return;
-  abort_asked_.load() ? void() : [this] {
+  closed_.store(true);
+  if (!bells_ || left_.load() || getpid() != pid_) return;
+  {
     const std::lock_guard lock(broken_mutex_);
-    abort_text_ = "rank " + std::to_string(rank_) + " closed the group while work was under way";
-  }();
+    if (!abort_asked_.load()) abort_text_ = "rank " + std::to_string(rank_) + " closed the group while work was under way";
+  }
   // The token is taken for good. A driver that is in the way is told to stop.
   while (!try_token()) {
+    if (left_.load()) return;  // by another thread
     abort_asked_.store(true, std::memory_order_release);
+    // A signal handler that runs within our own waiting: that ends now, and the destructor does the rest.
+    if (interrupting_.load() == std::this_thread::get_id()) return;
     bells_->ring(my_local_);
     std::this_thread::yield();
   }
+  {
+    const std::lock_guard lock(inbox_mutex_);
+    left_.store(true);
+  }
   if (has_work() && !broken_.load()) break_down(abort_failure());
+  take_in();
   board_.rank(my_local_).closed.store(1, std::memory_order_release);
   bells_->ring_all();
   if (!broken_.load()) {
     for (std::uint32_t peer = 0; peer < world_; ++peer)
       if (peer != rank_ && !local(peer)) p2p_->send_goodbye(peer);
-    push_out();
+    // A peer that has yet to read what we sent gets some time, so that the goodbye finds room.
+    const std::int64_t until = monotonic_ns() + kGoodbye_ns;
+    while (p2p_->busy() && monotonic_ns() < until)
+      if (!p2p_->progress()) poll_wires(1'000'000);
   }
   for (const auto& connection : mesh_.connections) {
     connection->sender().flush();
@@ -244,7 +279,13 @@ void Group::close() {
   wake_waiters();
 }
 
-Group::~Group() { close(); }
+Group::~Group() {
+  close();
+  if (getpid() == pid_) return;
+  // A forked child shares sockets and epoll with its parent and has no progress thread: it must undo nothing.
+  new TcpMesh(std::move(mesh_));
+  new std::shared_ptr<Progress>(std::move(progress_));
+}
 
 void Group::post_site(std::uint64_t sequence, const std::string& text) {
   BoardRank& me = board_.rank(my_local_);

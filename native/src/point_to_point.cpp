@@ -18,6 +18,8 @@ bool take(std::vector<std::pair<std::uint32_t, Op*>>& list, std::uint32_t id, Op
   return true;
 }
 
+constexpr std::size_t kMostTextBytes = 4096;  // of bad news
+
 }  // namespace
 
 PointToPoint::PointToPoint(std::uint32_t world, std::uint32_t rank, std::uint32_t communicator, std::uint64_t eager_bytes)
@@ -142,8 +144,7 @@ bool PointToPoint::progress() {
     if (!peer.left) moved |= receive_some(i);
     if (peer.left && needs(i)) lose(i, FailureKind::peer_lost, "it has left the group");
     if (peer.send == nullptr || peer.left) continue;
-    if (!peer.outgoing.empty()) moved |= send_some(peer);
-    else peer.send->flush();
+    moved |= send_some(peer);
     if (peer.send->state() == PipeState::failed) lose(i, FailureKind::peer_lost, "the connection broke");
   }
   return moved;
@@ -156,8 +157,11 @@ bool PointToPoint::needs(std::uint32_t index) {
     outgoing_ -= out.op == nullptr;
     return out.op == nullptr;
   });
-  return !peer.outgoing.empty() || !peer.asking.empty() || !peer.granted.empty() ||
-         std::any_of(posted_.begin(), posted_.end(), [&](const Op* op) { return op->peer == static_cast<int>(index); });
+  return !peer.outgoing.empty() || !peer.sent.empty() || !peer.asking.empty() || !peer.granted.empty() ||
+         std::any_of(posted_.begin(), posted_.end(), [&](const Op* op) {
+           return op->peer == static_cast<int>(index) ||
+                  (op->peer < 0 && std::all_of(peers_.begin(), peers_.end(), [](const Peer& p) { return p.recv == nullptr || p.left; }));
+         });
 }
 
 bool PointToPoint::send_some(Peer& peer) {
@@ -174,11 +178,16 @@ bool PointToPoint::send_some(Peer& peer) {
     out.moved += taken - of_head;
     moved |= taken != 0;
     if (out.head_left != 0 || out.moved != out.header.length) break;
-    if (out.op != nullptr) finish(*out.op);
+    if (out.op != nullptr) peer.sent.push_back(out.op);
     peer.outgoing.pop_front();
     --outgoing_;
   }
-  peer.send->flush();
+  // What the pipe still holds back is not sent yet, and nobody would drive us to push it once the op were over.
+  if (peer.send->flush() && !peer.sent.empty()) {
+    for (Op* op : peer.sent) finish(*op);
+    peer.sent.clear();
+    moved = true;
+  }
   return moved;
 }
 
@@ -231,6 +240,10 @@ bool PointToPoint::take_header(std::uint32_t index) {
   const FrameHeader& h = peer.header;
   switch (h.kind) {
     case FrameKind::p2p_eager:
+      if (h.length > eager_bytes_) {
+        lose(index, FailureKind::transport, "a message arrived unasked that is too long for that");
+        return false;
+      }
       if (Op* op = match(index, h.sequence_or_tag)) {
         if (fits(*op, index, h.length)) peer.into = op;
       } else {
@@ -259,8 +272,20 @@ bool PointToPoint::take_header(std::uint32_t index) {
       ++outgoing_;
       break;
     }
-    case FrameKind::p2p_data: take(peer.granted, h.step, peer.into); break;
-    case FrameKind::abort: peer.text.resize(h.length); break;
+    case FrameKind::p2p_data:
+      if (!take(peer.granted, h.step, peer.into) || (peer.into != nullptr && h.length != peer.into->bytes)) {
+        if (peer.into != nullptr) peer.granted.emplace_back(h.step, std::exchange(peer.into, nullptr));  // fail_all finds it there
+        lose(index, FailureKind::transport, "data arrived that was not asked for");
+        return false;
+      }
+      break;
+    case FrameKind::abort:
+      if (h.length > kMostTextBytes) {
+        lose(index, FailureKind::transport, "bad news arrived that is too long");
+        return false;
+      }
+      peer.text.resize(h.length);
+      break;
     case FrameKind::collective: lose(index, FailureKind::transport, "a collective's frame arrived out of place"); return false;
     case FrameKind::goodbye: peer.left = true; break;
     case FrameKind::heartbeat: break;
@@ -271,16 +296,17 @@ bool PointToPoint::take_header(std::uint32_t index) {
 void PointToPoint::end_message(std::uint32_t index) {
   Peer& peer = peers_[index];
   peer.in_message = false;
-  if (peer.into != nullptr) finish(*peer.into);
-  if (peer.kept != nullptr) {
-    peer.kept->complete = true;
-    if (Op* op = peer.kept->taker) {
-      deliver(*peer.kept, *op);
-      unexpected_.remove_if([&](const Unexpected& m) { return &m == peer.kept; });
+  if (Op* op = std::exchange(peer.into, nullptr)) finish(*op);
+  if (Unexpected* kept = std::exchange(peer.kept, nullptr)) {
+    kept->complete = true;
+    if (Op* op = kept->taker) {
+      deliver(*kept, *op);
+      unexpected_.remove_if([&](const Unexpected& m) { return &m == kept; });
     }
   }
   if (peer.header.kind == FrameKind::abort && !bad_news_) {
-    bad_news_.kind = static_cast<FailureKind>(peer.header.step);
+    bad_news_.kind = peer.header.step <= static_cast<std::uint32_t>(FailureKind::internal) ? static_cast<FailureKind>(peer.header.step)
+                                                                                           : FailureKind::internal;
     bad_news_.culprit = static_cast<int>(peer.header.offset) - 1;
     bad_news_.sequence = peer.header.sequence_or_tag;
     bad_news_.text.assign(reinterpret_cast<const char*>(peer.text.data()), peer.text.size());
@@ -297,7 +323,7 @@ void PointToPoint::send_abort(std::uint32_t to, const Failure& why) {
   out.header.step = static_cast<std::uint32_t>(why.kind);
   out.header.offset = static_cast<std::uint64_t>(why.culprit + 1);
   const auto* text = reinterpret_cast<const std::byte*>(why.text.data());
-  out.own.assign(text, text + why.text.size());
+  out.own.assign(text, text + std::min<std::size_t>(why.text.size(), kMostTextBytes));
   out.header.length = out.own.size();
   peer.outgoing.push_back(std::move(out));
   ++outgoing_;
@@ -327,14 +353,18 @@ void PointToPoint::fail_all(const Failure& why) {
     for (auto& [id, op] : peer.granted) fail(op);
     for (auto& [id, op] : peer.asking) fail(op);
     for (Outgoing& out : peer.outgoing) fail(std::exchange(out.op, nullptr));
+    for (Op* op : peer.sent) fail(op);
+    peer.sent.clear();
     fail(std::exchange(peer.into, nullptr));
     peer.granted.clear();
     peer.asking.clear();
     // The payloads of failed ops may not be read any more; bad news may still go, unless a message is half sent.
-    if (!peer.outgoing.empty() && peer.outgoing.front().head_left + peer.outgoing.front().moved != kFrameHeaderBytes)
-      peer.send = nullptr;
+    if (!peer.outgoing.empty()) {
+      const Outgoing& next = peer.outgoing.front();
+      if (next.header.kind != FrameKind::abort && (next.head_left != kFrameHeaderBytes || next.moved != 0)) peer.send = nullptr;
+    }
     std::erase_if(peer.outgoing, [&](const Outgoing& out) {
-      const bool drop = out.header.kind != FrameKind::abort;
+      const bool drop = out.header.kind != FrameKind::abort || peer.send == nullptr;
       outgoing_ -= drop;
       return drop;
     });
@@ -348,7 +378,9 @@ void PointToPoint::lose(std::uint32_t index, FailureKind kind, const char* why) 
   outgoing_ -= peer.outgoing.size();
   for (Outgoing& out : peer.outgoing)
     if (out.op != nullptr) peer.asking.emplace_back(0, out.op);  // fail_all finds them there
+  for (Op* op : peer.sent) peer.asking.emplace_back(0, op);
   peer.outgoing.clear();
+  peer.sent.clear();
   if (bad_news_) return;
   bad_news_.kind = kind;
   bad_news_.culprit = static_cast<int>(index);

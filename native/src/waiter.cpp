@@ -23,7 +23,7 @@ bool Waiter::pause() {
   const std::uint32_t yield_turn = turn - policy_.spins;
   if (yield_turn == 0 && no_yields_for_ != 0) {
     --no_yields_for_;
-    turns_ = policy_.spins + policy_.yields;
+    turns_ = policy_.spins + policy_.yields + 1;
     return false;
   }
   if (yield_turn < policy_.yields) {

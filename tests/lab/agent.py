@@ -1,7 +1,7 @@
 """Runs on each node of a lab: loads torch once, then forks the ranks of every launch that it reads from its input.
 
-Torch takes seconds to load and a fork of it takes none, so each test can have ranks of its own. A line in is a launch, a
-line out is an event; both are JSON. What ranks print goes to standard error.
+Torch takes seconds to load and a fork of it takes none, so each test can have ranks of its own. A line in is a
+launch, a line out is an event; both are JSON. What ranks print goes to standard error.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-import numpy  # noqa: F401  # loaded here, for all ranks to come
 import torch
 
-import hccl_py.torch
-from hccl_py import communicator  # noqa: F401
+import hccl_py.torch  # noqa: F401  # registers the backend
 
 sys.path.insert(0, str(Path(__file__).parent))
-import tasks
+import tasks  # and with it all that ranks need
 
 
 def main() -> None:

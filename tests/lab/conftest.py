@@ -1,4 +1,7 @@
-"""Labs for the tests, or the reason why there is none; makes the modules of this folder importable: tests are no package."""
+"""Labs for the tests, or the reason why there is none.
+
+Tests are no package: the modules of this folder become importable here, as lab, lab_wire and lab_nodes.
+"""
 
 from __future__ import annotations
 

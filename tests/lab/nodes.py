@@ -182,6 +182,10 @@ class Launch:
                 return self._told[event]
         self._fail(f"the ranks ended before all told {event!r}")
 
+    def told(self, event: str) -> set[int]:
+        """The ranks that have told ``event`` so far."""
+        return set(self._told.get(event, {}))
+
     def endings(self) -> list[Ending]:
         """Wait for the end of all ranks."""
         for _ in self._progress():

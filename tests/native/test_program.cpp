@@ -67,7 +67,7 @@ void test_sound_programs_load() {
     for (std::uint32_t rank = 0; rank < world; ++rank) {
       CHECK_EQ(refusal(direct_all_reduce(world, rank).bytes()), "");
       CHECK_EQ(refusal(direct_all_reduce(world, rank, true).bytes()), "");
-      CHECK_EQ(refusal(ring_all_reduce(world, rank).bytes()), "");
+      if (world > 1) CHECK_EQ(refusal(ring_all_reduce(world, rank).bytes()), "");
       CHECK_EQ(refusal(flat_broadcast(world, rank, 0, true).bytes()), "");
       CHECK_EQ(refusal(direct_all_gather(world, rank, true).bytes()), "");
       CHECK_EQ(refusal(direct_all_to_all(world, rank).bytes()), "");

@@ -21,6 +21,7 @@ struct alignas(64) BoardRank {
   alignas(64) std::atomic<std::uint32_t> sleeping;  // Sleeping
   std::atomic<std::uint32_t> bell;                  // futex word
   alignas(64) std::atomic<std::uint32_t> closed;    // 1 once the rank has left
+  std::atomic<std::uint32_t> locked;                // 1: it holds a lock that tells whether it lives, see ShmHost
   std::uint32_t pid;
   std::int32_t rank;
   alignas(64) std::atomic<std::uint64_t> site_sequence;  // which collective `site` belongs to; 0: none

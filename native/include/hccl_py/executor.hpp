@@ -32,8 +32,8 @@ class Executor {
   // One pass over the open steps.
   Outcome advance();
   const Failure& failure() const { return failure_; }
-  // The peer that the first unfinished step waits for, or -1; and that step.
-  int waiting_for() const;
+  // The first peer that an open step waits for, or -1; `only`: no other counts. And the first unfinished step.
+  int waiting_for(int only = -1) const;
   int waiting_step() const { return static_cast<int>(first_open_); }
   // True once a byte of OUTPUT may have been written or a message sent.
   bool touched() const { return touched_; }

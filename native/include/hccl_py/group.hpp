@@ -3,6 +3,8 @@
 // the driver token drives all of it; nobody else touches a pipe. Blocking calls drive in the caller.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -10,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -35,7 +38,7 @@ struct GroupOptions {
   std::size_t segment_bytes = 32 * 1024;
   double timeout_s = 600;
   bool strict = false;  // between hosts the contract is checked before anything moves
-  // Asked now and then by a rank that waits; true: give up (a signal came).
+  // Asked now and then by a thread that waits; true: give up (a signal came). It may call abort() and close().
   bool (*interrupted)() = nullptr;
   ShmOptions shm;
   TcpOptions tcp;
@@ -80,7 +83,7 @@ class Group : public std::enable_shared_from_this<Group> {
   bool run_now(Op& op);
   // Hands the op over; the group keeps it until it is no longer pending.
   void start(std::shared_ptr<Op> op);
-  // Waits for a started op; false if `timeout_s` (if not negative) passed first.
+  // Waits for a started op; false if `timeout_s` (if not negative) passed first, or a signal came; the op goes on then.
   bool wait(Op& op, double timeout_s);
   std::int64_t deadline(double timeout_s) const;
   double timeout_s() const { return options_.timeout_s; }
@@ -125,12 +128,13 @@ class Group : public std::enable_shared_from_this<Group> {
   void finish_current();
   void fail_current(Failure why);
   void take_in();
+  Failure cause_of(Failure lost);
   void break_down(Failure why);
   void spread(const Failure& why);
   void push_out();
   Failure from_board() const;
   void sleep(std::int64_t most_ns);
-  void poll_wires(std::int64_t most_ns);
+  bool poll_wires(std::int64_t most_ns);
   void submit(std::shared_ptr<Op> op);
   void notify_progress();
   void retire_current();
@@ -212,6 +216,9 @@ class Group : public std::enable_shared_from_this<Group> {
   std::string abort_text_;
   std::atomic<bool> abort_asked_{false};
   std::atomic<bool> closed_{false};
+  std::atomic<bool> left_{false};                // close() has the token, for good
+  std::atomic<std::thread::id> interrupting_{};  // the driver, while it asks whether a signal came
+  const pid_t pid_;                              // a forked child has no part in the group
 };
 
 }  // namespace hccl_py

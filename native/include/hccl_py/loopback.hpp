@@ -25,6 +25,8 @@ class Hub {
   std::uint32_t world() const { return world_; }
   const Board& board() const { return board_; }
   const Bells& bells() const { return bells_; }
+  // By which `rank` is woken while it sleeps in poll().
+  BellSocket& bell(std::uint32_t rank) { return *sockets_[rank]; }
   SendPipe& send_pipe(std::uint32_t from, std::uint32_t to, std::uint32_t channel);
   RecvPipe& recv_pipe(std::uint32_t from, std::uint32_t to, std::uint32_t channel);
   std::uint32_t channels() const { return channels_; }
@@ -42,6 +44,7 @@ class Hub {
   std::uint32_t channels_;
   std::unique_ptr<Line[]> memory_;
   Board board_;
+  std::vector<std::unique_ptr<BellSocket>> sockets_;
   Bells bells_;
   std::vector<std::unique_ptr<Queue>> queues_;
   std::vector<std::unique_ptr<Sender>> senders_;

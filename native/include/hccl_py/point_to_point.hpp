@@ -33,6 +33,8 @@ class PointToPoint {
   void send_abort(std::uint32_t peer, const Failure& why);
   // Queues the word that this rank leaves in order, so that `peer` misses it only where an op needs it.
   void send_goodbye(std::uint32_t peer);
+  // True if `peer` said goodbye.
+  bool left(std::uint32_t peer) const { return peers_[peer].left; }
   // Bad news received, or a broken pipe.
   const Failure& bad_news() const { return bad_news_; }
 
@@ -60,6 +62,7 @@ class PointToPoint {
     SendPipe* send = nullptr;
     RecvPipe* recv = nullptr;
     std::deque<Outgoing> outgoing;
+    std::vector<Op*> sent;  // sends that the pipe has taken and may still hold back
     std::vector<std::pair<std::uint32_t, Op*>> granted;   // receives whose data may come, by message id
     std::vector<std::pair<std::uint32_t, Op*>> asking;    // sends that wait for leave
     std::uint32_t next_id = 0;

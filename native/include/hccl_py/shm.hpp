@@ -57,7 +57,7 @@ class ShmHost {
  private:
   class Ring;
   void make_memory(const ShmDoor& door, std::size_t bytes, std::uint64_t nonce, std::int64_t deadline_ns);
-  void fetch_memory(const std::string& door, std::uint64_t nonce, std::int64_t deadline_ns);
+  void fetch_memory(const std::string& door, std::size_t bytes, std::uint64_t nonce, std::int64_t deadline_ns);
   void map_board();
   void hold_lock();
   Ring& ring(std::size_t i, std::uint32_t other);

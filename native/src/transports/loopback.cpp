@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <deque>
 
+#include "hccl_py/error.hpp"
+
 namespace hccl_py {
 
 class Hub::Queue {
@@ -97,8 +99,11 @@ Hub::Hub(std::uint32_t world, std::uint32_t slot_bytes, std::uint32_t channels)
     : world_(world),
       channels_(channels),
       memory_(std::make_unique<Line[]>(Board::bytes(world, slot_bytes) / sizeof(Line) + 1)),
-      board_(memory_[0].bytes, world, slot_bytes),
-      bells_(board_, nullptr, {}) {
+      board_(memory_[0].bytes, world, slot_bytes) {
+  if (world == 0 || channels == 0) throw ConfigError("a hub needs at least one rank and one channel");
+  std::vector<std::string> names;
+  for (std::uint32_t rank = 0; rank < world; ++rank) names.push_back(sockets_.emplace_back(std::make_unique<BellSocket>())->name());
+  bells_ = Bells(board_, sockets_[0].get(), std::move(names));
   for (std::uint32_t from = 0; from < world; ++from)
     for (std::uint32_t to = 0; to < world; ++to)
       for (std::uint32_t channel = 0; channel < channels; ++channel) {

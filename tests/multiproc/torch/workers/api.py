@@ -428,6 +428,7 @@ def groups() -> None:
         x = mine()
         dist.all_reduce(x, group=pair)
         assert (x == 3).all() and dist.get_backend(pair) == "hccl_py" and pair.group_name != WORLD.group_name
+        dist.destroy_process_group(pair)
     single, _ = dist.new_subgroups(group_size=1)
     x = mine()
     dist.all_reduce(x, group=single)
