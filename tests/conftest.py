@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-NEED_ENGINE = ("conformance", "multiproc", "perf")
+NEED_ENGINE = ("lab", "conformance", "multiproc", "perf")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

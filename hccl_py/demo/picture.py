@@ -36,20 +36,18 @@ def draw_losses(record: dict[str, Any], path: Path) -> None:
 
 def draw_steps(record: dict[str, Any], path: Path) -> None:
     """Draw the time of a step as computation and waiting, for every task and backend."""
-    names = list(record["training"][0]["tasks"])
-    figure, axes = _figure(len(names), 5.2, 2.6)
-    for name, ax in zip(names, axes, strict=True):
-        for number, result in enumerate(record["training"]):
-            task, colour = result["tasks"][name], _colour(result["backend"], number)
-            total_ms, compute_ms = task["sync_step_s"] * 1e3, task["no_sync_step_s"] * 1e3
-            wait_ms = max(total_ms - compute_ms, 0.0)
-            ax.barh(number, min(compute_ms, total_ms), color=FAINT, height=0.6)
-            ax.barh(number, wait_ms, left=min(compute_ms, total_ms), color=colour, height=0.6)
-            ax.text(total_ms, number, f" {total_ms:.0f} ms, {task['waiting']:.0%} waiting", va="center", color=INK)
-        ax.set_yticks(range(len(record["training"])), [result["backend"] for result in record["training"]])
+    figure, axes = _figure(len(record["steps"]), 5.2, 2.6)
+    for task, ax in zip(record["steps"].values(), axes, strict=True):
+        alone_ms = task["no_sync_step_s"] * 1e3
+        for number, (backend, result) in enumerate(task["backends"].items()):
+            total_ms = result["step_s"] * 1e3
+            computing_ms = min(alone_ms, total_ms)
+            ax.barh(number, computing_ms, color=FAINT, height=0.6)
+            ax.barh(number, total_ms - computing_ms, left=computing_ms, color=_colour(backend, number), height=0.6)
+            ax.text(total_ms, number, f" {total_ms:.0f} ms, {result['waiting']:.0%} waiting", va="center", color=INK)
+        ax.set_yticks(range(len(task["backends"])), list(task["backends"]))
         ax.invert_yaxis()
-        longest = max(result["tasks"][name]["sync_step_s"] for result in record["training"]) * 1e3
-        ax.set_xlim(0, longest * 1.5)
+        ax.set_xlim(0, max(result["step_s"] for result in task["backends"].values()) * 1e3 * 1.5)
         _dress(ax, task["title"], "ms per step", "")
         ax.grid(False, axis="y")
     _save(figure, path, f"A step of {record['ranks']} ranks: computation (grey) and waiting for communication (colour)")

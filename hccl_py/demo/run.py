@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import tempfile
@@ -31,7 +32,7 @@ class Extent:
     """How much the demonstration does."""
 
     steps: dict[str, int]  # of training, by task
-    pairs: int  # of steps that measure the waiting
+    rounds: dict[str, int]  # of measured steps, by task
     bench: list[str]  # arguments of `hccl-py bench all_reduce`
     timeout_s: float  # of each of the jobs
 
@@ -41,8 +42,18 @@ class Extent:
         return scan_bytes(parse_size(flags["-b"]), parse_size(flags["-e"]), factor=float(flags["-f"]))
 
 
-FULL = Extent({"digits": 110, "bytes": 60}, 10, ["-b", "16", "-e", "64M", "-f", "4", "-n", "12"], timeout_s=300)
-QUICK = Extent({"digits": 12, "bytes": 4}, 2, ["-b", "1K", "-e", "64K", "-f", "8", "-n", "4"], timeout_s=120)
+FULL = Extent(
+    {"digits": 110, "bytes": 60},
+    {"digits": 20, "bytes": 10},
+    ["-b", "16", "-e", "64M", "-f", "4", "-n", "12"],
+    timeout_s=300,
+)
+QUICK = Extent(
+    {"digits": 12, "bytes": 4},
+    {"digits": 4, "bytes": 2},
+    ["-b", "1K", "-e", "64K", "-f", "8", "-n", "4"],
+    timeout_s=120,
+)
 
 
 class Demo:
@@ -59,6 +70,7 @@ class Demo:
             "machine": machine(),
             "ranks": ranks,
             "training": [],
+            "steps": None,
             "bench": None,
         }
 
@@ -71,51 +83,52 @@ class Demo:
             TextColumn("{task.fields[now]:<26}"),
             TimeElapsedColumn(),
         )
-        with Progress(*columns, console=self._console, disable=not self._console.is_terminal) as progress:
-            bars = [
-                progress.add_task(f"DDP over {name}", total=sum(self._extent.steps.values()), now="", start=False)
-                for name in self._backends
-            ]
-            libraries = 1 + len(self._peers)
-            last = progress.add_task(
-                "all_reduce benchmark", total=libraries * len(self._extent.sizes_bytes()), now="", start=False
-            )
-            for name, bar in zip(self._backends, bars, strict=True):
-                self.record["training"].append(self._train(name, progress, bar))
-            self.record["bench"] = self._bench(progress, last)
+        extent, progress = (
+            self._extent,
+            Progress(*columns, console=self._console, disable=not self._console.is_terminal),
+        )
+        with progress:
+
+            def bar(text: str, total: int) -> TaskID:
+                return progress.add_task(text, total=total, now="", start=False)
+
+            train = {name: bar(f"DDP over {name}", sum(extent.steps.values())) for name in self._backends}
+            compare = bar("DDP step by step, in turns", sum(extent.rounds.values()))
+            bench = bar("all_reduce benchmark", (1 + len(self._peers)) * len(extent.sizes_bytes()))
+            for name, own in train.items():
+                result = self._torch("train", [name], extent.steps, progress, own)
+                self.record["training"].append({"backend": name, "tasks": result})
+                self._say(f"trained over {name}")
+            self.record["steps"] = self._torch("compare", self._backends, extent.rounds, progress, compare)
+            self._say("measured steps")
+            self.record["bench"] = self._bench(progress, bench)
+            self._say("benchmark done")
         (self._out / "demo.json").write_text(json.dumps(self.record, indent=1) + "\n", encoding="utf-8")
         draw_losses(self.record, self._out / "losses.png")
         draw_steps(self.record, self._out / "steps.png")
         draw_bandwidth(self.record, self._out / "busbw.png")
 
-    def _train(self, backend: str, progress: Progress, bar: TaskID) -> dict[str, Any]:
-        steps = self._extent.steps
+    def _torch(
+        self, what: str, backends: list[str], steps: dict[str, int], progress: Progress, bar: TaskID
+    ) -> dict[str, Any]:
+        """Run hccl_py.demo.train under torchrun; return what it wrote."""
+        before = dict(zip(steps, [0, *itertools.accumulate(steps.values())], strict=False))
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "result.json"
-            worker = [
-                "-m",
-                "hccl_py.demo.train",
-                "--backend",
-                backend,
-                "--pairs",
-                str(self._extent.pairs),
-                "--out",
-                str(out),
-            ]
+            worker = ["-m", "hccl_py.demo.train", what, "--backends", ",".join(backends), "--out", str(out)]
             worker += ["--steps", ",".join(f"{name}={count}" for name, count in steps.items())]
-            before = dict(zip(steps, [0, *_running_sums(steps.values())], strict=False))
             progress.start_task(bar)
             with Job(torchrun(self._ranks, worker), self._extent.timeout_s, child_environ(OMP_NUM_THREADS="1")) as job:
                 for line in job.lines():
                     if line.startswith(PROGRESS):
                         now = json.loads(line.removeprefix(PROGRESS))
-                        text = f"{now['task']} {now['step']}/{now['steps']} loss {now['loss']:.3f}"
+                        text = f"{now['task']} {now['step']}/{now['steps']} {now['text']}"
                         progress.update(bar, completed=before[now["task"]] + now["step"], now=text)
             if job.status != 0 or not out.exists():
-                raise HcclError(f"the training over {backend} ended with status {job.status}:\n{_tail(job.output)}")
+                names = " and ".join(backends)
+                raise HcclError(f"DDP ({what}) over {names} ended with status {job.status}:\n{_essence(job.output)}")
             progress.update(bar, now="done")
             progress.stop_task(bar)
-            self._say(f"trained over {backend}")
             result: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
             return result
 
@@ -142,10 +155,9 @@ class Demo:
                 if words and words[0] in names:
                     progress.update(bar, advance=1, now=f"{words[0]} {format_bytes(int(words[1]))}")
         if job.status != 0 or not out.exists():
-            raise HcclError(f"the benchmark ended with status {job.status}:\n{_tail(job.output)}")
+            raise HcclError(f"the benchmark ended with status {job.status}:\n{_essence(job.output)}")
         progress.update(bar, now="done")
         progress.stop_task(bar)
-        self._say("benchmark done")
         result: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
         return result
 
@@ -161,8 +173,9 @@ class Demo:
         processor = self.record["machine"]
         table = Table(
             title=f"{self._ranks} ranks on {processor['cores_usable']} cores ({processor['processor']})",
-            caption="ratio: time or waiting of gloo over that of hccl_py (above 1: hccl_py is better)\n"
-            "waiting: share of a step that would vanish if communication cost nothing (see hccl_py/demo/train.py)\n"
+            caption="ratio: time or waiting of gloo over that of hccl_py; above 1, hccl_py is better\n"
+            "waiting: share of a step that would vanish if communication cost nothing\n"
+            "final loss: training, last 10 steps; accuracy and bits: held-out data\n"
             "busbw: in place, as nccl-tests defines it",
             caption_justify="left",
         )
@@ -180,38 +193,23 @@ class Demo:
 
     def _training_rows(self, name: str, extra: int) -> Iterable[list[str]]:
         tasks = [result["tasks"][name] for result in self.record["training"]]
-        judged_by = tasks[0]["judged_by"]
+        measured = list(self.record["steps"][name]["backends"].values())
         fill = [""] * extra
-        steps_s = [task["step_s"] for task in tasks]
-        waits = [task["waiting"] for task in tasks]
-        yield [
-            f"{name}: step time",
-            *(f"{value * 1e3:.1f} ms" for value in steps_s),
-            *fill,
-            _ratio(steps_s[0], steps_s[-1]),
-        ]
-        yield [
-            f"{name}: waiting for communication",
-            *(f"{value:.0%}" for value in waits),
-            *fill,
-            _ratio(waits[0], waits[-1]),
-        ]
-        yield [
-            f"{name}: training loss, last 10 steps",
-            *(f"{_mean(task['losses'][-10:]):.3f}" for task in tasks),
-            *fill,
-            "",
-        ]
+        times_s = [result["step_s"] for result in measured]
+        waits = [result["waiting"] for result in measured]
+        yield [f"{name}: step time", *(f"{time_s * 1e3:.1f} ms" for time_s in times_s), *fill, _ratio(times_s)]
+        yield [f"{name}: waiting", *(f"{value:.0%}" for value in waits), *fill, _ratio(waits)]
+        yield [f"{name}: final loss", *(f"{_mean(task['losses'][-10:]):.3f}" for task in tasks), *fill, ""]
+        judged_by = tasks[0]["judged_by"]
         form = "{:.1%}" if judged_by == "accuracy" else "{:.3f}"
-        yield [f"{name}: held-out {judged_by}", *(form.format(task["judged"]) for task in tasks), *fill, ""]
+        yield [f"{name}: {judged_by}", *(form.format(task["judged"]) for task in tasks), *fill, ""]
 
     def _bandwidth_rows(self, columns: list[str]) -> Iterable[list[str]]:
         cells = {(row["library"], row["size_bytes"]): row["in_place"] for row in self.record["bench"]["rows"]}
         for size in sorted({size for _, size in cells}):
             found = [cells.get((name, size)) for name in columns]
             texts = ["" if cell is None else format_rate(cell["busbw_Bps"]) for cell in found]
-            times = [None if cell is None else cell["time_s"] for cell in found[:2]]
-            ratio = _ratio(times[0], times[1]) if len(times) == 2 and times[0] and times[1] else ""
+            ratio = _ratio([cell["time_s"] for cell in found[:2] if cell is not None])
             yield [f"all_reduce {format_bytes(size)}: busbw", *texts, ratio]
 
 
@@ -224,26 +222,22 @@ def demo(ranks: int, out: Path, quick: bool, backends: list[str], peers: list[st
     show = Demo(ranks, backends, peers, QUICK if quick else FULL, out, console)
     show.run()
     console.print(show.table())
-    console.print(
-        f"{time.monotonic() - start_s:.0f} s; pictures and figures: {out}/losses.png, steps.png, busbw.png, demo.json"
-    )
-
-
-def _running_sums(values: Iterable[int]) -> list[int]:
-    sums, total = [], 0
-    for value in values:
-        total += value
-        sums.append(total)
-    return sums
+    console.print(f"{time.monotonic() - start_s:.0f} s; {out}/: losses.png, steps.png, busbw.png, demo.json")
 
 
 def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
 
 
-def _ratio(theirs: float, ours: float) -> str:
-    return f"{theirs / ours:.2f}" if ours > 0 else ""
+def _ratio(values: list[float]) -> str:
+    """Return first / second, or nothing where there are not two."""
+    return f"{values[0] / values[1]:.2f}" if len(values) == 2 and values[1] > 0 else ""
 
 
-def _tail(text: str, lines: int = 30) -> str:
-    return "\n".join(text.splitlines()[-lines:])
+def _essence(output: str, lines: int = 40) -> str:
+    """Return what a failed job said for itself: from the first traceback on, without the launcher's own report."""
+    said = [
+        line for line in output.splitlines() if not line.startswith((PROGRESS, "W1", "E1")) and "elastic" not in line
+    ]
+    start = next((number for number, line in enumerate(said) if "Traceback" in line or "rror:" in line), -lines)
+    return "\n".join(said[start:][:lines])

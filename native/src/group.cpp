@@ -341,6 +341,11 @@ bool Group::drive_collective() {
     if (collectives_.empty()) return false;
     begin(*collectives_.front());
   }
+  if (phase_ == Phase::following) {
+    if (!follow()) return false;
+    settled_ = true;
+    enter();
+  }
   if (phase_ == Phase::arriving) {
     if (!arrive()) return false;
     if (current_ == nullptr) return true;  // it failed the contract check
@@ -378,10 +383,9 @@ bool Group::drive_collective() {
   return false;
 }
 
-// Enters a collective: says so on the board, with the payload if that goes by the slots.
 void Group::begin(Op& op) {
   current_ = &op;
-  phase_ = Phase::arriving;
+  phase_ = Phase::following;
   arrived_ = 0;
   disagreement_ = {};
   op.sequence = next_sequence_++;
@@ -396,13 +400,28 @@ void Group::begin(Op& op) {
   mine_.root = call.root;
   mine_.count = contract_count(call, world_);
   mine_.plan_digest = h.digest;
-  const std::uint64_t payload = std::uint64_t{h.input_blocks} * call.count * size_of(call.dtype);
   slots_ = op.executor->program().one_round() && !remote_ && !call.uneven() && largest_payload(h, call) <= board_.slot_bytes();
-  if (slots_ && payload != 0) std::memcpy(board_.slot(my_local_, op.sequence), call.input, payload);
-  Fingerprint& line = board_.rank(my_local_).line[op.sequence & 1];
+  if (settled_) enter();
+}
+
+// After a mismatch, which ranks leave as soon as they see it: true once all have entered the collective before this one,
+// so that nobody still has to read the line and the slot of the one before that.
+bool Group::follow() const {
+  for (std::uint32_t i = 0; i < board_.num_ranks(); ++i)
+    if (i != my_local_ && last_entered(board_.rank(i)) + 1 < mine_.sequence) return false;
+  return true;
+}
+
+// Enters a collective: says so on the board, with the payload if that goes by the slots.
+void Group::enter() {
+  phase_ = Phase::arriving;
+  const Call& call = current_->call;
+  const std::uint64_t payload = std::uint64_t{current_->executor->program().header().input_blocks} * call.count * size_of(call.dtype);
+  if (slots_ && payload != 0) std::memcpy(board_.slot(my_local_, mine_.sequence), call.input, payload);
+  Fingerprint& line = board_.rank(my_local_).line[mine_.sequence & 1];
   std::memcpy(reinterpret_cast<std::byte*>(&line) + sizeof line.sequence,
               reinterpret_cast<const std::byte*>(&mine_) + sizeof mine_.sequence, sizeof line - sizeof line.sequence);
-  Sequence(line.sequence).store(op.sequence, std::memory_order_release);
+  Sequence(line.sequence).store(mine_.sequence, std::memory_order_release);
   for (std::uint32_t i = 0; i < board_.num_ranks(); ++i)
     if (i != my_local_) bells_->ring(i);
 }

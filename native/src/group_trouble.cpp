@@ -64,7 +64,8 @@ Failure Group::lost_peer() const {
     // It may have done its part before it left: then what it sent is still there.
     bool needed = false;
     if (current_ != nullptr)
-      needed = phase_ == Phase::arriving ? Sequence(peer.line[mine_.sequence & 1].sequence).load(std::memory_order_acquire) != mine_.sequence
+      needed = phase_ == Phase::following  ? last_entered(peer) + 1 < mine_.sequence
+               : phase_ == Phase::arriving ? Sequence(peer.line[mine_.sequence & 1].sequence).load(std::memory_order_acquire) != mine_.sequence
                : phase_ == Phase::running ? current_->executor->waiting_for(rank) == rank
                                           : false;
     // A receive from anybody needs it once nobody else is left.
@@ -92,7 +93,7 @@ Failure Group::timeout_failure(const Op& op) const {
   }
   why.sequence = op.sequence;
   const std::string what = std::string(name_of(op.call.collective)) + " #" + std::to_string(op.sequence);
-  if (&op != current_ || phase_ != Phase::arriving) {
+  if (&op != current_ || (phase_ != Phase::following && phase_ != Phase::arriving)) {
     why.culprit = &op == current_ ? op.executor->waiting_for() : -1;
     why.step = &op == current_ ? op.executor->waiting_step() : -1;
     why.text = what + " did not finish" + (why.culprit >= 0 ? ": waiting for rank " + std::to_string(why.culprit) : "");
@@ -100,9 +101,8 @@ Failure Group::timeout_failure(const Op& op) const {
   }
   for (std::uint32_t i = 0; i < board_.num_ranks(); ++i) {
     BoardRank& peer = board_.rank(i);
-    const std::uint64_t last = std::max(Sequence(peer.line[0].sequence).load(std::memory_order_acquire),
-                                        Sequence(peer.line[1].sequence).load(std::memory_order_acquire));
-    if (i == my_local_ || last >= mine_.sequence) continue;
+    const std::uint64_t last = last_entered(peer);
+    if (i == my_local_ || last + (phase_ == Phase::following ? 1 : 0) >= mine_.sequence) continue;
     if (why.culprit < 0) why.culprit = static_cast<int>(local_ranks_[i]);
     why.text += (why.text.empty() ? "" : "; ") + ("rank " + std::to_string(local_ranks_[i])) + " (pid " + std::to_string(peer.pid) +
                 ") has not entered " + what + ", its last was #" + std::to_string(last);
@@ -167,6 +167,7 @@ void Group::fail_current(Failure why) {
   Op& op = *current_;
   const std::shared_ptr<Op> keep = collectives_.empty() ? nullptr : collectives_.front();
   retire_current();
+  settled_ = false;
   op.fail(std::move(why));
   wake_waiters();
 }
@@ -176,6 +177,7 @@ void Group::break_down(Failure why) {
   if (why.text.empty() && why.kind == FailureKind::desync)
     why.text = "rank " + std::to_string(rank_) + " found that rank " + std::to_string(why.culprit) + " runs something else as #" +
                std::to_string(why.sequence);
+  if (why.kind == FailureKind::timeout && why.waited_s == 0) why.waited_s = options_.timeout_s;  // another rank's, as long as ours
   {
     const std::lock_guard lock(broken_mutex_);
     if (broken_.load()) return;
@@ -288,20 +290,20 @@ Group::~Group() {
 }
 
 void Group::post_site(std::uint64_t sequence, const std::string& text) {
-  BoardRank& me = board_.rank(my_local_);
-  std::snprintf(me.site, sizeof me.site, "%s", text.c_str());
-  me.site_sequence.store(sequence, std::memory_order_release);
+  BoardRank::Site& site = board_.rank(my_local_).site[sequence & 1];
+  std::snprintf(site.text, sizeof site.text, "%s", text.c_str());
+  site.sequence.store(sequence, std::memory_order_release);
 }
 
 std::string Group::peer_site(std::uint32_t peer, std::uint64_t sequence, double timeout_s) const {
   if (peer >= world_ || !local(peer)) return {};
-  const BoardRank& other = board_.rank(static_cast<std::uint32_t>(local_index_[peer]));
+  const BoardRank::Site& site = board_.rank(static_cast<std::uint32_t>(local_index_[peer])).site[sequence & 1];
   const std::int64_t until = deadline(timeout_s);
-  while (other.site_sequence.load(std::memory_order_acquire) < sequence) {
+  while (site.sequence.load(std::memory_order_acquire) < sequence) {
     if (monotonic_ns() > until) return {};
     std::this_thread::yield();
   }
-  return other.site_sequence.load(std::memory_order_acquire) == sequence ? std::string(other.site) : std::string();
+  return site.sequence.load(std::memory_order_acquire) == sequence ? std::string(site.text) : std::string();
 }
 
 }  // namespace hccl_py

@@ -4,6 +4,7 @@
 // Plain memory: over shm it lies in a memfd, over loopback on the heap.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +17,7 @@ enum class Sleeping : std::uint32_t { awake = 0, on_futex = 1, on_socket = 2 };
 
 struct alignas(64) BoardRank {
   // By parity of the sequence number. `sequence` is written last, with release. Two lines are enough: a rank writes
-  // sequence s+2 only after all have entered s+1, so after all have read s.
+  // sequence s+2 only after all have entered s+1, so after all have read s (also where s+1 failed: Group::follow).
   Fingerprint line[2];
   alignas(64) std::atomic<std::uint32_t> sleeping;  // Sleeping
   std::atomic<std::uint32_t> bell;                  // futex word
@@ -24,9 +25,18 @@ struct alignas(64) BoardRank {
   std::atomic<std::uint32_t> locked;                // 1: it holds a lock that tells whether it lives, see ShmHost
   std::uint32_t pid;
   std::int32_t rank;
-  alignas(64) std::atomic<std::uint64_t> site_sequence;  // which collective `site` belongs to; 0: none
-  char site[248];                                        // where the rank called it, for DesyncError
+  // Where the rank called a collective, for DesyncError; by parity, as the lines.
+  struct alignas(64) Site {
+    std::atomic<std::uint64_t> sequence;  // 0: none
+    char text[248];
+  } site[2];
 };
+
+// The number of the last collective that the rank has entered; 0: none.
+inline std::uint64_t last_entered(BoardRank& rank) {
+  return std::max(std::atomic_ref(rank.line[0].sequence).load(std::memory_order_acquire),
+                  std::atomic_ref(rank.line[1].sequence).load(std::memory_order_acquire));
+}
 
 // Bad news for everybody on this host; the first to write it wins.
 struct alignas(64) BadNews {

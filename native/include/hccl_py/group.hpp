@@ -109,7 +109,7 @@ class Group : public std::enable_shared_from_this<Group> {
   int sleep_fd() const { return poller_.fd(); }
 
  private:
-  enum class Phase : std::uint8_t { idle, arriving, checking, ready, running };
+  enum class Phase : std::uint8_t { idle, following, arriving, checking, ready, running };
 
   struct Table {
     std::vector<std::uint64_t> upto_bytes;
@@ -123,6 +123,8 @@ class Group : public std::enable_shared_from_this<Group> {
   void drive_until(Op& op);
   bool drive_collective();
   void begin(Op& op);
+  bool follow() const;
+  void enter();
   bool arrive();
   void run_slots();
   void finish_current();
@@ -199,6 +201,7 @@ class Group : public std::enable_shared_from_this<Group> {
   Op* current_ = nullptr;
   Phase phase_ = Phase::idle;
   std::uint32_t arrived_ = 0;
+  bool settled_ = true;  // false after a mismatch, which the others may not have seen yet
   std::unique_ptr<ContractExchange> contract_;  // strict mode, if there are other hosts
   Failure disagreement_;
   Fingerprint mine_{};

@@ -29,7 +29,8 @@ std::string quoted_range(const TcpOptions& options) {
 
 void check(const TcpOptions& options) {
   if (options.connections < 1 || options.connections > kMaxConnections) {
-    throw ConfigError("tcp_connections is " + std::to_string(options.connections) + "; it may be 1 to " + std::to_string(kMaxConnections));
+    throw ConfigError("tcp_connections is " + std::to_string(options.connections) + "; it may be 1 to " +
+                      std::to_string(kMaxConnections));
   }
   if (options.first_port > options.last_port || (options.first_port == 0 && options.last_port != 0)) {
     throw ConfigError("tcp_port_range is " + quoted_range(options) +

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -58,6 +59,7 @@ class Case:
     unused: bool = False
     accumulate: bool = False
     hook: Hook | None = None
+    tolerance: float | None = None  # None: that of float32
 
 
 def train(group: Any, case: Case, bucket_mb: float = 0.01) -> tuple[list[float], list[Tensor]]:
@@ -98,7 +100,10 @@ CASES = {
     "static_graph": Case({"static_graph": True}),
     "bucket_view": Case({"gradient_as_bucket_view": True}),
     "allreduce_hook": Case(hook=lambda ddp, group: ddp.register_comm_hook(group, default_hooks.allreduce_hook)),
-    "fp16_hook": Case(hook=lambda ddp, group: ddp.register_comm_hook(group, default_hooks.fp16_compress_hook)),
+    "fp16_hook": Case(
+        hook=lambda ddp, group: ddp.register_comm_hook(group, default_hooks.fp16_compress_hook),
+        tolerance=2e-3,  # sums in float16: gloo rounds after each step, we once
+    ),
     "then_hook": Case(hook=then_hook),
     "builtin_hook": Case(hook=lambda ddp, _: ddp._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)),
 }
@@ -117,12 +122,13 @@ def check(case: Case) -> Callable[[], None]:
         expected_losses, expected = train(GLOO, case)
         losses, parameters = train(FREE, case)
         assert same_on_all_ranks(parameters)
-        torch.testing.assert_close(torch.tensor(losses), torch.tensor(expected_losses))
-        torch.testing.assert_close(parameters, expected)
+        close = partial(torch.testing.assert_close, rtol=case.tolerance, atol=case.tolerance)
+        close(torch.tensor(losses), torch.tensor(expected_losses))
+        close(parameters, expected)
         once_losses, once = train(CANONICAL, case)
         again_losses, again = train(CANONICAL, case)
         assert once_losses == again_losses and all(map(torch.equal, once, again))
-        torch.testing.assert_close(torch.tensor(once_losses), torch.tensor(expected_losses))
+        close(torch.tensor(once_losses), torch.tensor(expected_losses))
         if case.hook is None:
             assert train(CANONICAL, case, bucket_mb=0.03)[0] == once_losses, "the bits depend on the buckets"
 
