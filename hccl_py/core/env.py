@@ -146,7 +146,7 @@ class Env:
         None,
         _text,
         "interface names or networks, separated by commas (eth0, 10.77.0.0/24)",
-        "Network interfaces that tcp may use; unset: those that are up and not loopback.",
+        "Network interfaces that tcp may use (^ in front: all but these); unset: all that are up.",
     )
     port_range: tuple[int, int] | None = _setting(
         None, _port_range, "LOW-HIGH within 1-65535", "Ports on which tcp listens; unset: any free one."

@@ -239,8 +239,13 @@ void bind_group(nb::module_& m) {
       .def("connect",
            [](Group& g, const std::vector<nb::bytes>& reports, double timeout_s) {
              const std::vector<Bytes> all = to_bytes_list(reports);
-             const nb::gil_scoped_release release;
-             g.connect(all, timeout_s);
+             try {
+               const nb::gil_scoped_release release;
+               g.connect(all, timeout_s);
+             } catch (const HcclError&) {
+               if (PyErr_Occurred() != nullptr) throw nb::python_error();  // a signal: its error goes first
+               throw;
+             }
            },
            nb::arg("reports"), nb::arg("timeout_s"))
       .def("load_program", [](Group& g, const nb::bytes& program) { return g.load_program(to_bytes(program)); }, nb::arg("program"))

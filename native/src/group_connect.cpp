@@ -169,7 +169,11 @@ void Group::connect_remote(const std::vector<int>& peers, double timeout_s) {
   member.rank = static_cast<int>(rank_);
   member.job = job_id_of(tcp);
   member.communicator = communicator_;
-  mesh_ = connect_tcp(*listener_, member, tcp, peers, std::chrono::nanoseconds(static_cast<std::int64_t>(timeout_s * 1e9)));
+  const auto stop_if_interrupted = [this] {
+    if (options_.interrupted != nullptr && options_.interrupted()) throw BrokenGroupError("interrupted while connecting");
+  };
+  mesh_ = connect_tcp(*listener_, member, tcp, peers, std::chrono::nanoseconds(static_cast<std::int64_t>(timeout_s * 1e9)),
+                      stop_if_interrupted);
   for (const auto& connection : mesh_.connections) {
     connection->watch(poller_);
     const auto peer = static_cast<std::uint32_t>(connection->peer());

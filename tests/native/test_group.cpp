@@ -266,7 +266,7 @@ void test_leaving_early() {
         const Numbers input = numbers(r, 20'000);
         Numbers output(20'000, -1);
         std::int32_t word = 5, got = 0;
-        if (r == 0) start_message(team[0], Op::Kind::send, 1, 3, &word, sizeof word);
+        if (r == 0) wait(team[0], *start_message(team[0], Op::Kind::send, 1, 3, &word, sizeof word));
         run_now(team[r], call_of(Collective::broadcast, input, output, 20'000, 0));
         CHECK(output == numbers(0, 20'000));
         if (r == 1) {
