@@ -95,29 +95,40 @@ def test_on_one_host_all_ranks_raise_and_go_on(groups: Any, transport: str, what
 
 @pytest.mark.parametrize("count", [FEW, MANY])
 @pytest.mark.parametrize("what", MISMATCHES)
-@pytest.mark.parametrize("strict", [False, True])
-def test_between_hosts_all_ranks_raise_and_the_group_is_broken(what: str, strict: bool, count: int) -> None:
-    with Ranks("tcp", 3, {"strict": strict}) as ranks:
+def test_between_hosts_all_ranks_raise_and_the_group_is_broken(what: str, count: int) -> None:
+    with Ranks("tcp", 3) as ranks:
 
-        def follow(comm: Communicator) -> tuple[str, bool]:
-            message, untouched = disagree(comm, what, count)
-            if not strict and not message:  # its own part was done before it could know: the next call says so
+        def follow(comm: Communicator) -> str:
+            message, _ = disagree(comm, what, count)
+            if not message:  # its own part was done before it could know: the next call says so
                 with pytest.raises(DesyncError) as caught:
                     comm.barrier()
                 message = str(caught.value)
             for _ in range(2):
                 with pytest.raises(BrokenGroupError, match="is broken since an earlier error"):
                     comm.barrier()
-            return message, untouched
+            return message
 
-        outcomes = ranks.run(follow)
-        for rank, (message, untouched) in enumerate(outcomes):
-            assert message.startswith(f"rank {rank}: ")
-            assert untouched or not strict
-        assert any(all(word.format(count=count, less=count - 1) in message for word in MISMATCHES[what][2:]) for message, _ in outcomes)
-        if strict:
-            for rank, (message, _) in enumerate(outcomes):
-                check_message(message, rank, what, count)
+        for rank, message in enumerate(ranks.run(follow)):
+            assert message.startswith(f"rank {rank}: ranks disagree: rank {rank} runs ")
+            assert f"; rank {rank} called at {__file__}" in message
+
+
+@pytest.mark.parametrize("count", [FEW, MANY])
+@pytest.mark.parametrize("what", MISMATCHES)
+def test_between_hosts_strict_mode_checks_first(what: str, count: int) -> None:
+    with Ranks("tcp", 3, {"strict": True}) as ranks:
+        for rank, (message, untouched) in enumerate(ranks.run(lambda comm: disagree(comm, what, count))):
+            check_message(message, rank, what, count)
+            assert untouched, f"rank {rank}: something was written"
+            assert f"; rank {rank} called at {__file__}" in message
+
+        def go_on(comm: Communicator) -> bool:
+            data = np.ones(count, np.float32)
+            comm.all_reduce(data)
+            return bool((data == 3).all())
+
+        assert ranks.run(go_on) == [True] * 3
 
 
 @pytest.mark.parametrize("transport", ["loopback", "shm"])

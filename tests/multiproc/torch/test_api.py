@@ -19,5 +19,5 @@ def test_errors_reach_whoever_waits(torchrun):
 
 
 def test_a_failed_check_fails_the_launch(torchrun):
-    outcome = torchrun("broken.py", 2)
-    outcome.failed("FAILED wrong on rank 1")
+    outcome = torchrun("broken.py", 1)
+    outcome.failed("FAILED wrong on rank 0")

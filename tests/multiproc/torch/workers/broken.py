@@ -1,4 +1,4 @@
-"""A check that fails on one rank: the launch must not pass."""
+"""A check that fails: the launch must not pass."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ RANK, SIZE = start()
 
 
 def wrong() -> None:
-    assert RANK != 1, "this rank is wrong on purpose"
+    assert RANK != 0, "this rank is wrong on purpose"
 
 
 run_all({"wrong": wrong})

@@ -1,4 +1,4 @@
-"""init_process_group under a launcher, twice: by torch's default and by the URL of the first argument; one line each."""
+"""init_process_group under a launcher: by torch's default, then by the URL of the first argument; one line each."""
 
 from __future__ import annotations
 
