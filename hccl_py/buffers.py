@@ -49,8 +49,10 @@ def _describe_special(data: Any, what: str, writable: bool) -> Buffer:
     if special is not None:
         data = data.view(f"uint{8 * special.itemsize}")
     found = _native.buffer(data)
-    if found is None:
+    if found is None and not hasattr(data, "dtype"):
         raise ConfigError(f"{what} is a {type(data).__name__}: neither the buffer protocol nor DLPack gives its memory")
+    if found is None:
+        raise ConfigError(_unsupported(what, data))
     ptr, size, dtype, contiguous, readonly, on_host = found
     if not on_host:
         raise ConfigError(f"{what} is in the memory of a device; pass an array in host memory")
@@ -59,6 +61,11 @@ def _describe_special(data: Any, what: str, writable: bool) -> Buffer:
     if readonly and writable:
         raise ConfigError(f"{what} is read-only, but the result goes there")
     if dtype < 0:
-        supported = ", ".join(known.name.lower() for known in DType)
-        raise ConfigError(f"{what} has elements of type {name or 'unknown'}; supported: {supported}")
+        raise ConfigError(_unsupported(what, data))
     return Buffer(ptr, size, DType(dtype) if special is None else special)
+
+
+def _unsupported(what: str, data: Any) -> str:
+    kind = getattr(data, "dtype", getattr(data, "format", "unknown"))
+    supported = ", ".join(known.name.lower() for known in DType)
+    return f"{what} has elements of type {kind}; supported, in host memory and this machine's byte order: {supported}"

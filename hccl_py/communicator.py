@@ -61,6 +61,7 @@ class Communicator:
 
     def broadcast(self, buf: Any, root: int = 0) -> Any:
         """Give every rank the root's ``buf``, in place. Returns it."""
+        self._check_root(root)
         if not self._quick(Collective.BROADCAST, ReduceOp.SUM, root, buf, buf, 1, 1):
             self._engine.run(*self._broadcast(buf, root))
         return buf

@@ -38,7 +38,7 @@ def create(backend_options: Any, options: Options | None) -> HcclProcessGroup:
     """Make one process group; torch calls it on each member, and the members meet in it.
 
     Args:
-        backend_options: torch's own: store, group_rank, group_size, timeout.
+        backend_options: torch's own: store, group_rank, group_size, and timeout, which is that of each operation.
         options: the ``pg_options`` of the user.
     """
     if options is not None and not isinstance(options, Options):

@@ -5,6 +5,7 @@ Torch sees a subclass of its own ProcessGroup and uses it as the group itself: n
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Sequence
 from datetime import timedelta
@@ -39,7 +40,7 @@ class GroupBase(ProcessGroup):
         self._coalescing: list[HcclWork] | None = None
         self._completer = Completer(f"hccl_py-futures-{engine.rank}")
         # runs once: at shutdown, when the group is collected, or when the interpreter exits
-        self._close = weakref.finalize(self, _close, engine, self._completer)
+        self._close = weakref.finalize(self, _close, engine, self._completer, os.getpid())
 
     # Who we are. C++ asks by the first name, Python by the second.
 
@@ -130,7 +131,7 @@ class GroupBase(ProcessGroup):
         self._close()
 
     def abort(self) -> None:
-        """Make everything that is under way fail now, on this rank, then :meth:`shutdown`."""
+        """Make everything that is under way fail now, here and on the other ranks, then :meth:`shutdown`."""
         if self._close.alive:
             self._engine.abort("the process group was aborted")
         self._close()
@@ -175,6 +176,8 @@ class GroupBase(ProcessGroup):
         return self._engine
 
 
-def _close(engine: Engine, completer: Completer) -> None:
+def _close(engine: Engine, completer: Completer, owner: int) -> None:
+    if os.getpid() != owner:
+        return  # a forked child ends; the group is its parent's
     engine.close()  # what is under way fails, so that the threads that wait for it end
     completer.close(_JOIN_S)

@@ -7,6 +7,7 @@ process and the variables of torch are not all set; otherwise it stays what it i
 from __future__ import annotations
 
 import importlib
+import os
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -74,8 +75,8 @@ def _mpi_store(timeout: timedelta) -> tuple[Store, int, int]:
         store = TCPStore("0.0.0.0", 0, size, is_master=True, timeout=timeout, wait_for_workers=False)
     one_host = _on_one_host(world)
     if rank == 0:
-        host = "127.0.0.1" if one_host else _address_of_this_host()
-        address = (child_environ().get("MASTER_ADDR", host), store.port)  # type: ignore[union-attr]
+        host = child_environ().get("MASTER_ADDR") or ("127.0.0.1" if one_host else _address_of_this_host())
+        address = (host, store.port)  # type: ignore[union-attr]
     host, port = world.bcast(address)
     if store is None:
         store = TCPStore(host, port, size, is_master=False, timeout=timeout)
@@ -110,18 +111,29 @@ def _abort_on_uncaught_error() -> None:
 
 
 def _on_one_host(world: Any) -> bool:
-    names: list[str] = world.allgather(socket.gethostname())
-    return len(set(names)) == 1
+    """True if all ranks share a loopback interface: one host name, one network namespace."""
+    try:
+        namespace = os.readlink("/proc/self/ns/net")
+    except OSError:
+        namespace = ""
+    words: list[str] = world.allgather(f"{socket.gethostname()} {namespace}")
+    return len(set(words)) == 1
 
 
 def _address_of_this_host() -> str:
-    """An address that other hosts can reach: that of the host name, else that of the default route."""
+    """An address that other hosts can reach: that of the host name, else that of the default route.
+
+    Raises:
+        ConfigError: there is neither.
+    """
     try:
         address = socket.gethostbyname(socket.gethostname())
-    except OSError:
-        address = "127.0.0.1"
-    if not address.startswith("127."):
-        return address
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(("192.0.2.1", 9))  # a documentation address; connecting a datagram socket sends nothing
-        return str(probe.getsockname()[0])
+        if not address.startswith("127."):
+            return address
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect(("192.0.2.1", 9))  # a documentation address; connecting a datagram socket sends nothing
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise ConfigError(
+            f"rank 0 does not know by which address other hosts reach it ({error}); set MASTER_ADDR to one"
+        ) from error

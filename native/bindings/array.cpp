@@ -12,6 +12,10 @@ namespace nb = nanobind;
 namespace hccl_py {
 namespace {
 
+// DLPack 1.1; nanobind has no names for them.
+constexpr std::uint8_t kFloat8E4M3Fn = 10;
+constexpr std::uint8_t kFloat8E5M2 = 12;
+
 int dtype_of(nb::dlpack::dtype type) {
   if (type.lanes != 1) return -1;
   const auto among = [&](std::initializer_list<DType> candidates) {
@@ -25,14 +29,16 @@ int dtype_of(nb::dlpack::dtype type) {
   if (is(nb::dlpack::dtype_code::UInt)) return among({DType::uint8, DType::uint16, DType::uint32, DType::uint64});
   if (is(nb::dlpack::dtype_code::Bfloat)) return among({DType::bfloat16});
   if (is(nb::dlpack::dtype_code::Bool)) return among({DType::bool_});
+  if (type.code == kFloat8E4M3Fn) return among({DType::float8_e4m3});
+  if (type.code == kFloat8E5M2) return among({DType::float8_e5m2});
   return -1;
 }
 
 template <class A>
 bool contiguous(const A& array) {
   std::int64_t stride = 1;
+  if (array.size() == 0) return true;
   for (std::size_t k = array.ndim(); k-- > 0;) {
-    if (array.shape(k) == 0) return true;
     if (array.shape(k) != 1 && array.stride(k) != stride) return false;
     stride *= static_cast<std::int64_t>(array.shape(k));
   }
@@ -52,6 +58,17 @@ void fill(const A& in, bool readonly, Array& out) {
 }  // namespace
 
 bool look_at(nb::handle object, Array& array) {
+  if (object.is_none()) return false;
+  nb::object view;
+  if (!nb::hasattr(object, "__dlpack__")) {
+    // nanobind reads strides that some (ctypes) do not give; a memoryview always has them.
+    view = nb::steal(PyMemoryView_FromObject(object.ptr()));
+    if (!view.is_valid()) {
+      PyErr_Clear();
+      return false;
+    }
+    object = view;
+  }
   if (nb::ndarray<> writable; nb::try_cast(object, writable, false)) {
     fill(writable, false, array);
     return true;

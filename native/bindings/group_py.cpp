@@ -256,7 +256,7 @@ void bind_group(nb::module_& m) {
            nb::arg("collective"), nb::arg("root"), nb::arg("uneven"), nb::arg("upto_bytes"), nb::arg("programs"))
       .def("run", &run, nb::arg("collective"), nb::arg("op"), nb::arg("dtype"), nb::arg("root"), nb::arg("input"),
            nb::arg("output"), nb::arg("count"), "Runs a collective; False if it has no plan table yet.")
-      .def("run_arrays", &run_arrays, nb::arg("collective"), nb::arg("op"), nb::arg("root"), nb::arg("input"), nb::arg("output"),
+      .def("run_arrays", &run_arrays, nb::arg("collective"), nb::arg("op"), nb::arg("root"), nb::arg("input").none(), nb::arg("output").none(),
            nb::arg("input_blocks"), nb::arg("output_blocks"), "Runs a collective on plain arrays; False: take the long way.")
       .def("start", &start, nb::arg("collective"), nb::arg("op"), nb::arg("dtype"), nb::arg("root"), nb::arg("input"),
            nb::arg("output"), nb::arg("count"), nb::arg("counts") = nb::none(), "Starts one; None if it has no plan table yet.")

@@ -47,7 +47,7 @@ void bind_values(nb::module_& m) {
   m.def("isa", [] { return std::string(name_of(best_isa())); }, "The instruction set whose kernels are used here.");
   m.def("slot_begin", &slot_begin, nb::arg("count"), nb::arg("slots"), nb::arg("k"),
         "First element of slot k, of a block of `count` elements in `slots` slots.");
-  m.def("buffer", &buffer, nb::arg("data"),
+  m.def("buffer", &buffer, nb::arg("data").none(),
         nb::sig("def buffer(data: object) -> tuple[int, int, int, bool, bool, bool] | None"),
         "(address, elements, element type or -1, contiguous, read-only, in host memory) of an array; None if it is none.");
   m.def("fold", &fold, nb::arg("op"), nb::arg("dtype"), nb::arg("out"), nb::arg("sources"), nb::arg("count"),

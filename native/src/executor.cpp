@@ -285,15 +285,15 @@ bool Executor::open(RunOperand& source, std::size_t step, std::uint64_t total) {
   RecvPort& port = *source.recv;
   if (source.head_left == 0) return true;
   if (port.turn != source.ordinal) return false;
-  const std::span<const std::byte> head = port.pipe->peek(source.head_left, kFrameHeaderBytes);
-  if (head.size() < kFrameHeaderBytes) {
+  std::span<const std::byte> head = port.pipe->peek(kFrameHeaderBytes, kFrameHeaderBytes);
+  FrameHeader header;  // alone it can already tell that this is another message
+  if (!head.empty() && source.head_left > kFrameHeaderBytes && decode(head.first<kFrameHeaderBytes>(), header) == WireFault::none &&
+      (header.flags & kFrameHasFingerprint) != 0)
+    head = port.pipe->peek(source.head_left, source.head_left);
+  if (head.empty()) {
     if (port.pipe->state() != PipeState::open)
       fail(FailureKind::peer_lost, static_cast<int>(port.peer), step, "the connection was closed");
     return false;
-  }
-  if (head.size() < source.head_left) {  // a header alone can already tell that this is another message
-    FrameHeader header;
-    if (decode(head.first<kFrameHeaderBytes>(), header) == WireFault::none && (header.flags & kFrameHasFingerprint) != 0) return false;
   }
   if (!check_header(source, step, total, head)) return false;
   port.pipe->consume(source.head_left);

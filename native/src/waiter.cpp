@@ -26,14 +26,17 @@ bool Waiter::pause() {
     turns_ = policy_.spins + policy_.yields + 1;
     return false;
   }
-  if (yield_turn < policy_.yields) {
-    if (yield_turn == 0) yields_began_ns_ = monotonic_ns();
-    sched_yield();
-    return true;
-  }
-  if (yield_turn == policy_.yields && policy_.yields != 0 && monotonic_ns() - yields_began_ns_ > kSlowYields_ns)
+  if (yield_turn > policy_.yields || policy_.yields == 0) return false;
+  if (yield_turn == 0) {
+    yields_began_ns_ = monotonic_ns();
+  } else if (monotonic_ns() - yields_began_ns_ > kSlowYields_ns) {
     no_yields_for_ = kWaitsWithoutYields;
-  return false;
+    turns_ = policy_.spins + policy_.yields + 1;
+    return false;
+  }
+  if (yield_turn == policy_.yields) return false;
+  sched_yield();
+  return true;
 }
 
 }  // namespace hccl_py

@@ -36,7 +36,8 @@ class AwkwardPipe final : public SendPipe, public RecvPipe {
     return true;
   }
   std::span<const std::byte> peek(std::size_t want, std::size_t at_least = 1) override {
-    if (visible_ < at_least) return {};
+    starved_ = visible_ < at_least;
+    if (starved_) return {};
     return std::span<const std::byte>(bytes_).first(std::min({want, std::max(chunk_, at_least), visible_}));
   }
   void consume(std::size_t bytes) override {
@@ -50,8 +51,8 @@ class AwkwardPipe final : public SendPipe, public RecvPipe {
     consume(n);
     return n;
   }
-  // One object is both ends: a closed one still gives what it holds.
-  PipeState state() const override { return visible_ > 0 && state_ == PipeState::closed ? PipeState::open : state_; }
+  // One object is both ends. Closed means that the reader wanted more than there is, as over a network.
+  PipeState state() const override { return state_ == PipeState::closed && visible_ > 0 && !starved_ ? PipeState::open : state_; }
 
   void end(PipeState state) { state_ = state; }
   std::size_t size() const { return bytes_.size(); }
@@ -70,6 +71,7 @@ class AwkwardPipe final : public SendPipe, public RecvPipe {
   std::vector<std::byte> bytes_;
   std::size_t visible_ = 0;
   std::vector<std::byte> staging_;
+  bool starved_ = false;
   PipeState state_ = PipeState::open;
 };
 

@@ -174,7 +174,7 @@ void test_abort_and_close_while_a_thread_waits() {
         CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds(20));
         CHECK(op->state.load() == Op::State::failed);
         check_contains(error_of<BrokenGroupError>([&] { raise_failure(*op, 0); }), close ? "closed" : "aborted");
-        check_contains(error_of<BrokenGroupError>([&] { all_reduce_now(team[1], 10); }), "!");  // the other hears of it
+        check_contains(error_of<BrokenGroupError>([&] { all_reduce_now(team[1], 9000); }), "!");  // the other hears of it
       }
 }
 
@@ -233,16 +233,16 @@ void test_interruptions() {
   GroupOptions options = patient();
   options.interrupted = [] { return true; };
   Team team(Over::shm, 2, options);
-  check_contains(error_of<BrokenGroupError>([&] { all_reduce_now(team[0], 10); }), "interrupted");
-  check_contains(error_of<BrokenGroupError>([&] { all_reduce_now(team[1], 10); }), "interrupted");
+  check_contains(error_of<BrokenGroupError>([&] { all_reduce_now(team[0], 9000); }), "interrupted");
+  check_contains(error_of<BrokenGroupError>([&] { all_reduce_now(team[1], 9000); }), "interrupted");
   for (const bool close : {false, true}) {
     GroupOptions closing = patient();
     closing.interrupted = close ? [] { return to_close->close(), false; } : [] { return to_close->abort("by a handler"), false; };
     Team pair(Over::shm, 2, closing);
     to_close = &pair[0];
-    check_contains(error_of<BrokenGroupError>([&] { all_reduce_now(pair[0], 10); }), close ? "closed" : "by a handler");
+    check_contains(error_of<BrokenGroupError>([&] { all_reduce_now(pair[0], 9000); }), close ? "closed" : "by a handler");
     to_close = &pair[1];
-    check_contains(error_of<BrokenGroupError>([&] { all_reduce_now(pair[1], 10); }), close ? "closed" : "by a handler");
+    check_contains(error_of<BrokenGroupError>([&] { all_reduce_now(pair[1], 9000); }), close ? "closed" : "by a handler");
   }
   // One who waits while another drives.
   GroupOptions waiting = patient();

@@ -144,6 +144,7 @@ void test_full_rings_take_no_more() {
   CHECK_EQ(send.write(std::span(block).first(100), block, false), 4096u);
   CHECK_EQ(send.write(block, {}, false), 0u);
   CHECK(send.reserve(1).empty());
+  CHECK_EQ(recv.peek(10).size(), 10u);
   recv.consume(10);
   CHECK_EQ(send.write(std::span(block).first(8), block, false), 10u);
   CHECK_EQ(recv.peek(5000).size(), 4096u);
@@ -261,8 +262,8 @@ void test_a_killed_process_is_not_alive() {
   CHECK(child > 0);
   host.make(0);
   CHECK(host.ranks[0]->alive(1));
-  CHECK_EQ(host.ranks[0]->board().rank(1).pid, static_cast<std::uint32_t>(child));
   while (host.ranks[0]->recv_pipe(1, 0).peek(1).empty()) std::this_thread::yield();
+  CHECK_EQ(host.ranks[0]->board().rank(1).pid, static_cast<std::uint32_t>(child));
   kill(child, SIGKILL);
   CHECK_EQ(waitpid(child, nullptr, 0), child);
   CHECK(!host.ranks[0]->alive(1));

@@ -51,6 +51,13 @@ void test_slow_yields_are_left_out_for_a_while() {
     CHECK(without < 1000);
   }
   CHECK_EQ(without, 64);
+  // The first slow one is enough.
+  Waiter patient(WaitPolicy{0, 32});
+  CHECK(patient.pause());
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  CHECK(!patient.pause());
+  patient.reset();
+  CHECK(!patient.pause());
 }
 
 void test_futex_wait_ends() {

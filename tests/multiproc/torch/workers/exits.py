@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import sys
@@ -14,7 +15,7 @@ from checks import limit_run_time
 
 import hccl_py.torch  # noqa: F401
 
-WAYS = ("destroyed", "not destroyed", "futures pending", "works pending", "message never sent")
+WAYS = ("destroyed", "not destroyed", "futures pending", "works pending", "message never sent", "child first")
 
 
 def rank_main(rank: int, way: str, path: str) -> None:
@@ -29,6 +30,17 @@ def rank_main(rank: int, way: str, path: str) -> None:
     dist.barrier()
     if way == "destroyed":
         dist.destroy_process_group()
+    elif way == "child first":
+        faulthandler.cancel_dump_traceback_later()  # its thread would be missed by the child
+        child = os.fork()
+        if child == 0:
+            sys.exit(0)  # must not close its parent's group
+        limit_run_time()
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        for _ in range(3):
+            dist.all_reduce(x.fill_(1))
+            assert (x == 2).all()
+        dist.barrier()
     elif way == "futures pending" and rank == 0:
         dist.all_reduce(x, async_op=True).get_future().then(lambda done: done.value())
     elif way == "works pending" and rank == 0:
