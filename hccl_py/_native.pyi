@@ -94,7 +94,7 @@ class Group:
     def run(self, collective: int, op: int, dtype: int, root: int, input: int, output: int, count: int) -> bool:
         """Runs a collective; False if it has no plan table yet."""
 
-    def run_arrays(self, collective: int, op: int, root: int, input: object, output: object, input_blocks: int, output_blocks: int) -> bool:
+    def run_arrays(self, collective: int, op: int, root: int, input: object | None, output: object | None, input_blocks: int, output_blocks: int) -> bool:
         """Runs a collective on plain arrays; False: take the long way."""
 
     def start(self, collective: int, op: int, dtype: int, root: int, input: int, output: int, count: int, counts: tuple[Sequence[int], Sequence[int]] | None = None) -> Work | None:
