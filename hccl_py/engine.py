@@ -6,7 +6,7 @@ import json
 import logging
 import re
 import socket
-from collections import deque
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +19,7 @@ from hccl_py.options import group_options
 from hccl_py.planner import Planner
 from hccl_py.sites import Site, call_site, describe
 
+_PENDING_BEFORE_SWEEP = 32
 _SITE_WAIT_S = 1.0  # for the other side to say where it called
 _log = logging.getLogger("hccl_py")
 
@@ -87,9 +88,11 @@ class Engine:
         self.size = bootstrap.size
         self._env = Env.from_environ() if env is None else env
         self._timeout_s = self._env.timeout_s if timeout_s is None else timeout_s
-        self._pending: deque[Work] = deque()
+        self._pending: list[Work] = []  # perhaps not over: a Work that is dropped must not take its buffers along
         _log.setLevel(self._env.log_level.upper())
         self._group: _native.Group = self._together(bootstrap, "configure", lambda: self._make(hub))
+        # At exit too: peers that wait for this rank hear at once that it is gone.
+        self._close = weakref.finalize(self, self._group.close)
         hosts = self._connect(bootstrap, hub)
         self._planner = Planner(hosts, self._env, self._group.slot_bytes if len(set(hosts)) == 1 else 0)
         self._agree(bootstrap, "settings", self._planner.digest())
@@ -269,11 +272,10 @@ class Engine:
 
     def _track(self, native: _native.Work | None, keep: Any) -> Work:
         assert native is not None
-        pending = self._pending
-        while pending and pending[0].done():
-            pending.popleft()
+        if len(self._pending) >= _PENDING_BEFORE_SWEEP:
+            self._pending = [work for work in self._pending if not work.done()]
         work = Work(self, native, call_site(), keep)
-        pending.append(work)
+        self._pending.append(work)
         return work
 
     # Plans
@@ -304,7 +306,7 @@ class Engine:
 
     def close(self) -> None:
         """Leave the group; what is still under way fails. Idempotent."""
-        self._group.close()
+        self._close()
         self._pending.clear()
 
     def _with_sites(self, error: DesyncError, site: Site | None) -> DesyncError:

@@ -96,7 +96,7 @@ Failure Group::timeout_failure(const Op& op) const {
   if (&op != current_ || (phase_ != Phase::following && phase_ != Phase::arriving)) {
     why.culprit = &op == current_ ? op.executor->waiting_for() : -1;
     why.step = &op == current_ ? op.executor->waiting_step() : -1;
-    why.text = what + " did not finish" + (why.culprit >= 0 ? ": waiting for rank " + std::to_string(why.culprit) : "");
+    why.text = "at rank " + std::to_string(rank_) + ", " + what + " did not finish" + (why.culprit >= 0 ? ": waiting for rank " + std::to_string(why.culprit) : "");
     return why;
   }
   for (std::uint32_t i = 0; i < board_.num_ranks(); ++i) {

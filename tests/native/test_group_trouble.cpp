@@ -34,9 +34,10 @@ GroupOptions hurried(double timeout_s) {
 
 void test_who_never_comes_is_named() {
   for (const Over over : kAll) {
-    Team team(over, 3, hurried(0.3));
+    Team team(over, 3, hurried(0.8));
     std::vector<std::string> errors(3);
     team.run([&](std::uint32_t r) {
+      all_reduce_now(team[r], 10);  // now they are all awake
       if (r != 1) errors[r] = error_of<CollectiveTimeoutError>([&] { all_reduce_now(team[r], 10); });
     });
     // The first who gives up tells the other.
@@ -46,7 +47,7 @@ void test_who_never_comes_is_named() {
     }
     check_contains(error_of<BrokenGroupError>([&] { all_reduce_now(team[0], 10); }), "rank 1");
     // A message that nobody sends.
-    Team other(over, 2, hurried(0.3));
+    Team other(over, 2, hurried(0.2));
     std::int32_t value;
     check_contains(error_of<CollectiveTimeoutError>([&] { wait(other[0], *start_message(other[0], Op::Kind::recv, 1, 77, &value, 4)); }), "tag 77");
   }
