@@ -33,9 +33,10 @@ class FileBootstrap:
 
     def allgather(self, data: bytes) -> list[bytes]:
         self._round += 1
-        mine = self._folder / f"{self._round}.{self.rank}"
-        mine.with_suffix(".new").write_bytes(data)
-        mine.with_suffix(".new").rename(self._folder / f"{self._round}-{self.rank}")
+        mine = self._folder / f"{self._round}-{self.rank}"
+        new = self._folder / f"{mine.name}.new"
+        new.write_bytes(data)
+        new.rename(mine)
         pause = threading.Event()
         paths = [self._folder / f"{self._round}-{rank}" for rank in range(self.size)]
         while not all(path.exists() for path in paths):
