@@ -42,11 +42,12 @@ void Group::check_health() {
   }
   if (now < next_liveness_ns_) return;
   next_liveness_ns_ = now + kLiveness_ns;
-  if (!lost_peer()) return;
+  const Failure maybe = lost_peer();
+  if (!maybe) return;
   // It may have done its part and left since we looked at the pipes: only what is missing now will never come.
   drive();
   if (broken_.load(std::memory_order_relaxed)) return;
-  if (Failure lost = lost_peer()) break_down(std::move(lost));
+  if (Failure lost = lost_peer(); lost.culprit == maybe.culprit) break_down(std::move(lost));
 }
 
 // A rank of this host that is gone and for which the current work waits.
@@ -270,6 +271,7 @@ void Group::close() {
     while (p2p_->busy() && monotonic_ns() < until)
       if (!p2p_->progress()) poll_wires(1'000'000);
   }
+  poll_wires(0);
   for (const auto& connection : mesh_.connections) {
     connection->sender().flush();
     connection->shutdown_send();

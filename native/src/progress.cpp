@@ -3,9 +3,11 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 #include <vector>
 
 #include "hccl_py/error.hpp"
@@ -21,7 +23,9 @@ constexpr int kSleep_ms = 100;
 std::shared_ptr<Progress> Progress::shared() {
   static std::mutex mutex;
   static std::weak_ptr<Progress> known;
+  static pid_t owner = 0;
   const std::lock_guard lock(mutex);
+  if (std::exchange(owner, getpid()) != getpid()) known.reset();  // a forked child has no thread yet
   std::shared_ptr<Progress> progress = known.lock();
   if (!progress) known = progress = std::make_shared<Progress>(WaitPolicy{0, 16});
   return progress;

@@ -114,7 +114,7 @@ class Expected:
         self._exact = exact(op, given) if self._slack is not None else None
 
     def check(self, got: Array, canonical: bool, shift: int = 0) -> str:
-        """"" if ``got`` may be the result (rolled by ``shift`` elements), else what is wrong with it."""
+        """ "" if ``got`` may be the result (rolled by ``shift`` elements), else what is wrong with it."""
         want = np.roll(self.bits, shift)
         same = bits(got) == want
         if same.all():

@@ -94,7 +94,10 @@ def moved_wrong(comm: Communicator, algorithm: Algorithm, count: int) -> str:
             out = comm.scatter(blocks if r == root else None, np.zeros(count, np.int64), root)
             if (out != place + 1_000_000 * (10 * root + r)).any():
                 return "scatter"
-    if algorithm.supports(Collective.ALL_GATHER) and (comm.all_gather(mine, np.zeros(n * count, np.int64)) != all_of).any():
+    if (
+        algorithm.supports(Collective.ALL_GATHER)
+        and (comm.all_gather(mine, np.zeros(n * count, np.int64)) != all_of).any()
+    ):
         return "all_gather"
     if algorithm.supports(Collective.ALL_TO_ALL):
         out = comm.all_to_all(blocks, np.zeros(n * count, np.int64))

@@ -84,7 +84,7 @@ class Checker:
         self._canonical = canonical
 
     def run(self, case: Case) -> str:
-        """"" if all is well."""
+        """ "" if all is well."""
         reference = self._expected[case.dtype, case.op]
         run = {
             Collective.ALL_REDUCE: self._all_reduce,
@@ -123,7 +123,9 @@ class Checker:
         recv = send if case.in_place or not root else self._buffer(case, 1)
         self._comm.reduce(send.data, None if recv is send else recv.data, case.op, self._root)
         wrong = reference.check(recv.data, self._canonical(case)) if root else ""
-        return wrong or self._untouched(case._replace(in_place=case.in_place and root), send, recv, reference.given[self._rank])
+        return wrong or self._untouched(
+            case._replace(in_place=case.in_place and root), send, recv, reference.given[self._rank]
+        )
 
     def _reduce_scatter(self, case: Case, reference: Expected) -> str:
         blocks = self._blocks(reference, self._rank)

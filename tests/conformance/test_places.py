@@ -22,14 +22,20 @@ def overlaps(comm: Communicator) -> dict[str, Any]:
     return {
         "all_reduce, shifted": lambda: comm.all_reduce(one, memory[1 : COUNT + 1]),
         "all_reduce, shifted back": lambda: comm.all_reduce(memory[COUNT - 1 : 2 * COUNT - 1], one),
-        "all_gather, block of another rank": lambda: comm.all_gather(all_blocks[other * COUNT : (other + 1) * COUNT], all_blocks),
+        "all_gather, block of another rank": lambda: comm.all_gather(
+            all_blocks[other * COUNT : (other + 1) * COUNT], all_blocks
+        ),
         "all_gather, between blocks": lambda: comm.all_gather(all_blocks[1 : COUNT + 1], all_blocks),
         "reduce_scatter, block of another rank": lambda: comm.reduce_scatter(
             all_blocks, all_blocks[other * COUNT : (other + 1) * COUNT]
         ),
         "all_to_all, shifted": lambda: comm.all_to_all(all_blocks, memory[COUNT : (n + 1) * COUNT]),
-        "gather, block of another rank": lambda: comm.gather(all_blocks[other * COUNT : (other + 1) * COUNT], all_blocks, r),
-        "scatter, block of another rank": lambda: comm.scatter(all_blocks, all_blocks[other * COUNT : (other + 1) * COUNT], r),
+        "gather, block of another rank": lambda: comm.gather(
+            all_blocks[other * COUNT : (other + 1) * COUNT], all_blocks, r
+        ),
+        "scatter, block of another rank": lambda: comm.scatter(
+            all_blocks, all_blocks[other * COUNT : (other + 1) * COUNT], r
+        ),
         "reduce, shifted": lambda: comm.reduce(one, memory[1 : COUNT + 1], root=r),
     }
 
@@ -66,7 +72,9 @@ def test_neighbouring_buffers_are_apart(groups: Any, transport: str, count: int)
         memory[count : 2 * count] = comm.rank + 1
         comm.all_reduce(memory[count : 2 * count], memory[:count])
         comm.all_reduce(memory[count : 2 * count], memory[2 * count :])
-        return bool((memory[:count] == 6).all() and (memory[2 * count :] == 6).all() and (memory[count] == comm.rank + 1))
+        return bool(
+            (memory[:count] == 6).all() and (memory[2 * count :] == 6).all() and (memory[count] == comm.rank + 1)
+        )
 
     assert groups.get(transport, WORLD).run(touch) == [True] * WORLD
 

@@ -84,7 +84,9 @@ def test_all_to_all(groups: Any, transport: str, scale: int) -> None:
         data = np.concatenate([np.full(count, 10 * comm.rank + to, np.float32) for to, count in enumerate(sends)])
         out = np.full(sum(receives), -1, np.float32)
         run(comm, Collective.ALL_TO_ALL, data, sends, out, receives)
-        want = np.concatenate([np.full(count, 10 * rank + comm.rank, np.float32) for rank, count in enumerate(receives)])
+        want = np.concatenate(
+            [np.full(count, 10 * rank + comm.rank, np.float32) for rank, count in enumerate(receives)]
+        )
         np.testing.assert_array_equal(out, want)
 
     groups.get(transport, 3).run(exchange)

@@ -62,7 +62,9 @@ def test_average_of_large_half_floats_does_not_overflow(groups: Any, transport: 
         (np.float64, -1.7e308, -np.inf),
     ],
 )
-def test_a_sum_out_of_range_is_infinite_or_nan(groups: Any, transport: str, kind: Any, value: float, want: float) -> None:
+def test_a_sum_out_of_range_is_infinite_or_nan(
+    groups: Any, transport: str, kind: Any, value: float, want: float
+) -> None:
     def add(comm: Communicator) -> list[float]:
         data = np.full(100, value, kind)
         comm.all_reduce(data)

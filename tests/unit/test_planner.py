@@ -63,16 +63,20 @@ def test_shared_slots_change_the_table() -> None:
 
 
 def test_a_cluster_file_replaces_what_was_found() -> None:
-    env = Env(topology=str(CONFIGS / "two_hosts_ethernet.yaml"))
-    planner = Planner(TWO_HOSTS, env, 0)
-    assert planner.placement.groups(planner.topology) == ((0, 1), (2, 3))
-    assert planner.topology.digest() != Planner(TWO_HOSTS, Env(), 0).topology.digest()
+    env = Env(topology=str(CONFIGS / "four_hosts_uneven.yaml"))
+    hosts = ["a", "b", "c", "d", "a", "b"]
+    planner = Planner(hosts, env, 0)
+    assert planner.placement.groups(planner.topology) == ((0, 4), (1, 5), (2,), (3,))
+    assert planner.topology.digest() != Planner(hosts, Env(), 0).topology.digest()
+    assert planner.digest() != Planner(hosts, Env(), 0).digest()
 
 
-@pytest.mark.parametrize("hosts", [["a"] * 4, ["a", "b", "a", "b"], ["a", "a", "b", "c"]])
+@pytest.mark.parametrize("hosts", [["a"] * 6, ["a", "b", "c", "d", "b", "a"], ["a", "b", "c", "d", "e", "f"]])
 def test_a_cluster_file_that_puts_ranks_elsewhere_is_refused(hosts: list[str]) -> None:
-    env = Env(topology=str(CONFIGS / "two_hosts_ethernet.yaml"))
-    with pytest.raises(ConfigError, match=r"two_hosts_ethernet\.yaml puts ranks .* on one host, but rank \d shares .*placement"):
+    env = Env(topology=str(CONFIGS / "four_hosts_uneven.yaml"))
+    with pytest.raises(
+        ConfigError, match=r"four_hosts_uneven\.yaml puts ranks .* on one host, but rank \d shares .*placement"
+    ):
         Planner(hosts, env, 0)
 
 

@@ -17,7 +17,10 @@ def test_the_line_of_the_caller() -> None:
 def inside(name: str) -> types.ModuleType:
     """A module of this name that asks for the call site."""
     module = types.ModuleType(name)
-    exec("from hccl_py.sites import call_site\ndef ask(f=call_site): return f()\ndef through(f): return f()", module.__dict__)
+    exec(
+        "from hccl_py.sites import call_site\ndef ask(f=call_site): return f()\ndef through(f): return f()",
+        module.__dict__,
+    )
     return module
 
 

@@ -1,7 +1,8 @@
-"""One rank of a group of plain processes: ``member.py SCENARIO RANK SIZE FOLDER TRANSPORT TIMEOUT_S``.
+"""A group of plain processes: ``member.py SCENARIO SIZE FOLDER TRANSPORT TIMEOUT_S``.
 
-The ranks meet by files in FOLDER, so that no launcher notices what happens to them. Each prints one line of JSON per
-event, with the time of the system's monotonic clock.
+One process loads everything and forks a rank each (nothing native runs yet); the ranks meet by files in FOLDER, so that
+no launcher interferes with what happens to them. Each prints one line of JSON per event, with the time of the system's
+monotonic clock, the forking one when a rank has ended.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import hccl_py
+from hccl_py.communicator import Communicator
 from hccl_py.core.env import Env
+from hccl_py.engine import Work
 
 
 class FileBootstrap:
@@ -44,90 +48,114 @@ class FileBootstrap:
         return [path.read_bytes() for path in paths]
 
 
-def say(event: str, **more: Any) -> None:
-    print(json.dumps({"event": event, "at": time.monotonic(), **more}), flush=True)
+class Voice:
+    """Says what happens to one rank, a line at a time."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    def say(self, event: str, **more: Any) -> None:
+        line = json.dumps({"event": event, "rank": self.rank, "at": time.monotonic(), **more}) + "\n"
+        os.write(1, line.encode())  # at once and in one piece: all ranks share the pipe
+
+    def attempt(self, call: Callable[[], Any]) -> None:
+        """Do it and say how it ended."""
+        try:
+            call()
+        except BaseException as error:
+            lost = {"lost": error.rank} if isinstance(error, hccl_py.PeerLostError) else {}
+            late = {"late": error.peer} if isinstance(error, hccl_py.CollectiveTimeoutError) else {}
+            self.say(type(error).__name__, message=str(error), **lost, **late)
+        else:
+            self.say("done")
 
 
-def attempt(call: Any) -> None:
-    """Do it and say how it ended."""
-    try:
-        call()
-    except BaseException as error:
-        say(type(error).__name__, message=str(error), rank=getattr(error, "rank", -2), peer=getattr(error, "peer", -2))
-    else:
-        say("done")
-
-
-def connect(folder: str, rank: int, size: int, transport: str, timeout_s: float) -> Any:
+def connect(folder: str, rank: int, size: int, transport: str, timeout_s: float) -> Communicator:
     hosts = {"host_id": f"host{2 * rank // size}"} if transport == "mixed" else {}
     env = Env(transports=("shm", "tcp") if transport == "mixed" else (transport,), timeout_s=timeout_s, **hosts)
     return hccl_py.init(FileBootstrap(Path(folder), rank, size), env)
 
 
-def main() -> None:
-    scenario, rank, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    last, timeout_s = rank == size - 1, float(sys.argv[6])
-    forever = threading.Event()
-    comm = connect(sys.argv[4], rank, size, sys.argv[5], timeout_s)
+def stream(comm: Communicator, data: Any) -> None:
+    while True:
+        comm.all_reduce(data)
+
+
+def poll(work: Work) -> None:
+    """Wait as one who never calls wait(): the progress thread must notice what is wrong."""
+    pause = threading.Event()
+    while not work.done():
+        pause.wait(0.01)
+    work.wait()
+
+
+def interruptible(voice: Voice, call: Callable[[], Any]) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    voice.say("calling")
+    call()
+
+
+def run(scenario: str, rank: int, size: int, folder: str, transport: str, timeout_s: float) -> None:
+    """What one rank does."""
+    faulthandler.dump_traceback_later(55, exit=True)
+    voice, forever, last = Voice(rank), threading.Event(), size - 1
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    comm = connect(folder, rank, size, transport, timeout_s)
     data = np.ones(300_000 if scenario == "large" else 100)
     comm.all_reduce(np.ones(4))
-    say("ready", pid=os.getpid())
-    if scenario in ("collective", "large", "barrier"):  # the last rank never comes
-        if last:
+    voice.say("ready", pid=os.getpid())
+    plain: dict[str, Callable[[], Any]] = {  # the last rank never comes
+        "collective": lambda: comm.all_reduce(data),
+        "large": lambda: comm.all_reduce(data),
+        "barrier": comm.barrier,
+        "recv": lambda: comm.recv(data, last),
+        "send": lambda: comm.send(np.ones(1_000_000), last),
+        "started": lambda: comm.iall_reduce(data).wait(),
+        "polled": lambda: poll(comm.iall_reduce(data)),
+    }
+    interrupted: dict[str, Callable[[], Any]] = {  # rank 0 is
+        "interrupt-run": lambda: comm.all_reduce(data),
+        "interrupt-wait": lambda: comm.iall_reduce(data).wait(),
+        "interrupt-limit": lambda: comm.iall_reduce(data).wait(60.0),
+        "interrupt-recv": lambda: comm.recv(data, 1),
+    }
+    if scenario in plain:
+        if rank == last:
             forever.wait()
-        attempt(comm.barrier if scenario == "barrier" else lambda: comm.all_reduce(data))
-        attempt(lambda: comm.all_reduce(data))
-    elif scenario == "stream":  # it goes on until somebody is lost
-        def stream() -> None:
-            while True:
-                comm.all_reduce(data)
-
-        attempt(stream)
-    elif scenario == "recv":
-        if last:
-            forever.wait()
-        attempt(lambda: comm.recv(data, size - 1))
-    elif scenario == "send":
-        if last:
-            forever.wait()
-        attempt(lambda: comm.send(np.ones(1_000_000), size - 1))
-    elif scenario == "started":
-        if last:
-            forever.wait()
-        work = comm.iall_reduce(data)
-        attempt(work.wait)
-    elif scenario == "polled":  # nobody waits: the progress thread must notice
-        if last:
-            forever.wait()
-        work = comm.iall_reduce(data)
-        while not work.done():
-            forever.wait(0.01)
-        attempt(work.wait)
+        voice.attempt(plain[scenario])
+        voice.attempt(comm.barrier)
+    elif scenario == "stream":  # all go on until one is lost
+        voice.attempt(lambda: stream(comm, data))
     elif scenario == "later":  # lost while nobody calls
-        if not last:
-            sys.stdin.readline()
-            attempt(lambda: comm.all_reduce(data))
-        else:
+        if rank == last:
             forever.wait()
+        signal.sigwait([signal.SIGUSR1])
+        voice.attempt(comm.barrier)
     elif scenario == "leaves":  # the last rank closes in order
-        if not last:
-            attempt(lambda: comm.all_reduce(data))
-    elif scenario.startswith("interrupt"):
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        if rank != 0:
-            attempt(lambda: comm.recv(data, 0))
-            return
-        calls = {
-            "interrupt-run": lambda: comm.all_reduce(data),
-            "interrupt-wait": lambda: comm.iall_reduce(data).wait(),
-            "interrupt-limit": lambda: comm.iall_reduce(data).wait(60.0),
-            "interrupt-recv": lambda: comm.recv(data, 1),
-        }
-        attempt(calls[scenario])
+        if rank != last:
+            voice.attempt(lambda: comm.all_reduce(data))
+    elif scenario in interrupted:
+        if rank == 0:
+            voice.attempt(lambda: interruptible(voice, interrupted[scenario]))
+        else:
+            voice.attempt(lambda: comm.recv(data, 0))
     comm.close()
-    say("closed")
+    voice.say("closed")
+
+
+def main() -> None:
+    scenario, size, folder, transport, timeout_s = sys.argv[1:6]
+    ranks: dict[int, int] = {}
+    for rank in range(int(size)):
+        pid = os.fork()
+        if pid == 0:
+            run(scenario, rank, int(size), folder, transport, float(timeout_s))
+            return
+        ranks[pid] = rank
+    while ranks:
+        pid, status = os.wait()
+        Voice(ranks.pop(pid)).say("exit", status=os.waitstatus_to_exitcode(status))
 
 
 if __name__ == "__main__":
-    faulthandler.dump_traceback_later(50, exit=True)
     main()
