@@ -1,4 +1,4 @@
-"""Point to point: tags, any source, self, both directions, unexpected order, zero size, wrong size, beside collectives."""
+"""Point to point: tags, any source, self, both ways, unexpected order, zero size, wrong size, beside collectives."""
 
 from __future__ import annotations
 

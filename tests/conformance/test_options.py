@@ -145,7 +145,7 @@ def test_topology() -> None:
 
 def test_ranks_with_different_settings_are_told_which() -> None:
     with (
-        pytest.raises(ConfigError, match="HCCL_PY_DETERMINISTIC is '[01]' here and '[01]' there"),
+        pytest.raises(ConfigError, match=r"HCCL_PY_DETERMINISTIC is '[01]' here and '[01]' there"),
         Ranks("shm", 2, lambda rank: {"deterministic": rank == 1}),
     ):
         pass

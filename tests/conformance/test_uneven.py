@@ -20,8 +20,17 @@ COUNTS = {  # elements by rank
 }
 
 
-def run(comm: Communicator, collective: Collective, a: Any, a_counts: list[int], b: Any, b_counts: list[int], root: int = 0,
-        op: ReduceOp = ReduceOp.SUM, started: bool = False) -> None:  # fmt: skip
+def run(
+    comm: Communicator,
+    collective: Collective,
+    a: Any,
+    a_counts: list[int],
+    b: Any,
+    b_counts: list[int],
+    root: int = 0,
+    op: ReduceOp = ReduceOp.SUM,
+    started: bool = False,
+) -> None:
     """One call on float32 arrays; None where this rank has no buffer."""
     pointers = [0 if array is None else array.ctypes.data for array in (a, b)]
     arguments = (collective, op, DType.FLOAT32, root, pointers[0], a_counts, pointers[1], b_counts)

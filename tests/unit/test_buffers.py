@@ -74,7 +74,7 @@ def test_tensors_by_dlpack() -> None:
         tensor = torch.zeros(6).to(kind)
         assert describe(tensor, "buf", writable=True) == Buffer(tensor.data_ptr(), 6, dtype)
     for wrong in (torch.ones(4, 4)[:, 1], torch.ones(3, dtype=torch.complex64), torch.ones(2, device="meta")):
-        with pytest.raises(ConfigError, match="^buf "):
+        with pytest.raises(ConfigError, match=r"^buf "):
             describe(wrong, "buf")
 
 
@@ -117,5 +117,5 @@ def test_what_cannot_be_read_is_refused(data: Any, message: str) -> None:
 )
 def test_read_only_memory_is_read_but_not_written(data: Any) -> None:
     assert describe(data, "recvbuf").size == len(data)
-    with pytest.raises(ConfigError, match="^recvbuf is read-only"):
+    with pytest.raises(ConfigError, match=r"^recvbuf is read-only"):
         describe(data, "recvbuf", writable=True)

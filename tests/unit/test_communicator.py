@@ -100,8 +100,12 @@ def test_one_buffer_calls_refuse_what_they_must_write(comm: Communicator) -> Non
 def test_roots_outside_the_world_are_refused(comm: Communicator, root: int) -> None:
     data, out = np.ones(4), np.zeros(4)
     for call in (
-        lambda: comm.broadcast(data, root), lambda: comm.ibroadcast(data, root), lambda: comm.reduce(data, out, root=root),
-        lambda: comm.gather(data, out, root), lambda: comm.scatter(data, out, root), lambda: comm.iscatter(data, out, root),
+        lambda: comm.broadcast(data, root),
+        lambda: comm.ibroadcast(data, root),
+        lambda: comm.reduce(data, out, root=root),
+        lambda: comm.gather(data, out, root),
+        lambda: comm.scatter(data, out, root),
+        lambda: comm.iscatter(data, out, root),
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=f"root {root} is outside a world of 1"):
             call()
