@@ -1,4 +1,4 @@
-"""Deterministic mode: an element has the same bits whatever the size, position, algorithm, transport or form of call."""
+"""Deterministic mode: the same bits for an element whatever the size, place, algorithm, transport or form of call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that are killed, late, stopped or gone, as real processes: the others say who, and soon. It is always rank 2."""
+"""Ranks that are killed, late, stopped or gone, as real processes: the others say who, and soon. Always rank 2."""
 
 from __future__ import annotations
 
