@@ -3,6 +3,8 @@
 // happens when something goes wrong.
 #include "hccl_py/group.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -89,6 +91,8 @@ void Group::set_table(Collective collective, std::uint32_t root, bool uneven, st
 }
 
 bool Group::prepare(Op& op) const {
+  if (getpid() != pid_)
+    throw BrokenGroupError("this group belongs to process " + std::to_string(pid_) + ", a forked child has no part in it: connect one after the fork");
   if (closed_.load()) throw BrokenGroupError("this group was closed");
   if (broken_.load()) throw BrokenGroupError("this group is broken since an earlier error: " + describe_broken());
   if (op.kind != Op::Kind::collective) {
