@@ -172,7 +172,7 @@ void Group::connect_remote(const std::vector<int>& peers, double timeout_s) {
   const auto stop_if_interrupted = [this] {
     if (options_.interrupted != nullptr && options_.interrupted()) throw BrokenGroupError("interrupted while connecting");
   };
-  mesh_ = connect_tcp(*listener_, member, tcp, peers, std::chrono::nanoseconds(static_cast<std::int64_t>(timeout_s * 1e9)),
+  mesh_ = connect_tcp(*listener_, member, tcp, peers, std::chrono::nanoseconds(static_cast<std::int64_t>(std::min(timeout_s, 1e9) * 1e9)),
                       stop_if_interrupted);
   for (const auto& connection : mesh_.connections) {
     connection->watch(poller_);

@@ -24,8 +24,24 @@ def need_mpi4py() -> None:
 @pytest.mark.parametrize(("ranks", "transports"), [(2, "shm"), (4, "shm,tcp"), (4, "tcp")])
 def test_the_mpi_tests_pass(ranks: int, transports: str) -> None:
     pattern = "not disagree" if transports == "tcp" else "test"  # between hosts the group is broken then
-    command = [sys.executable, "-m", "pytest", "--with-mpi", "-q", "-k", pattern, "-p", "no:cacheprovider", str(HERE / "mpi")]
-    job = run(mpirun(ranks, command), 110.0, child_environ(HCCL_PY_TRANSPORTS=transports, OMP_NUM_THREADS="1"), str(HERE.parents[1]))
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "--with-mpi",
+        "-q",
+        "-k",
+        pattern,
+        "-p",
+        "no:cacheprovider",
+        str(HERE / "mpi"),
+    ]
+    job = run(
+        mpirun(ranks, command),
+        110.0,
+        child_environ(HCCL_PY_TRANSPORTS=transports, OMP_NUM_THREADS="1"),
+        str(HERE.parents[1]),
+    )
     assert job.status == 0, job.output
     assert job.output.count(" passed") == ranks and " skipped" not in job.output, job.output
 

@@ -1,4 +1,4 @@
-"""How a process ends: without close, in the middle of work, by an error, as a forked child. Never a hang, never a crash."""
+"""How a process ends: without close, in mid-work, by an error, as a forked child. Never a hang, never a crash."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ meeting = ThreadBootstrap.Meeting(2)
 comms = [None, None]
 
 def connect(rank):
-    comms[rank] = Communicator(Engine(ThreadBootstrap(meeting, rank), env=Env(transports=(sys.argv[1],), timeout_s=30.0)))
+    env = Env(transports=(sys.argv[1],), timeout_s=30.0)
+    comms[rank] = Communicator(Engine(ThreadBootstrap(meeting, rank), env=env))
 
 threads = [threading.Thread(target=connect, args=(rank,)) for rank in range(2)]
 [thread.start() for thread in threads]
@@ -33,7 +34,10 @@ data, out = np.ones(100_000), np.zeros(100_000)
 
 ENDINGS = {  # code, exit status
     "without close": ("first.isend(data[:3], 1).wait()", 0),
-    "with works that nobody waits for": ("works = [first.iall_reduce(data), first.irecv(out, 1), first.isend(data, 1)]", 0),
+    "with works that nobody waits for": (
+        "works = [first.iall_reduce(data), first.irecv(out, 1), first.isend(data, 1)]",
+        0,
+    ),
     "with works under way on both sides": ("works = [c.iall_reduce(np.ones(3_000_000)) for c in comms]", 0),
     "after close": ("first.iall_reduce(data); second.close(); first.close()", 0),
     "while a daemon thread is blocked in a collective": (
@@ -41,12 +45,16 @@ ENDINGS = {  # code, exit status
         0,
     ),
     "while a daemon thread waits for a work": (
-        "w = first.iall_reduce(data); threading.Thread(target=w.wait, daemon=True).start(); threading.Event().wait(0.3)",
+        "w = first.iall_reduce(data); threading.Thread(target=w.wait, daemon=True).start()\n"
+        "threading.Event().wait(0.3)",
         0,
     ),
     "by an error": ("raise SystemExit(7)", 7),
     "by an error in the block": ("with first:\n    first.irecv(out, 1)\n    raise SystemExit(5)", 5),
-    "with the group in a cycle": ("class Knot: pass\nk = Knot(); k.me = k; k.comms = comms; first.iall_reduce(data)", 0),
+    "with the group in a cycle": (
+        "class Knot: pass\nk = Knot(); k.me = k; k.comms = comms; first.iall_reduce(data)",
+        0,
+    ),
     "by a forked child that does nothing": ("import os\npid = os.fork()\nif pid: assert os.waitpid(pid, 0)[1] == 0", 0),
     "by a forked child, and the parent goes on": (
         "import os\npid = os.fork()\nif pid == 0: sys.exit(0)\nassert os.waitpid(pid, 0)[1] == 0\n"
