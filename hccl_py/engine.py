@@ -7,6 +7,7 @@ import logging
 import re
 import socket
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -88,7 +89,7 @@ class Engine:
         self.size = bootstrap.size
         self._env = Env.from_environ() if env is None else env
         self._timeout_s = self._env.timeout_s if timeout_s is None else timeout_s
-        self._pending: list[Work] = []  # perhaps not over: a Work that is dropped must not take its buffers along
+        self._pending: deque[Work] = deque()  # perhaps not over: a Work that is dropped must not take its buffers along
         _log.setLevel(self._env.log_level.upper())
         self._group: _native.Group = self._together(bootstrap, "configure", lambda: self._make(hub))
         # At exit too: peers that wait for this rank hear at once that it is gone.
@@ -272,10 +273,13 @@ class Engine:
 
     def _track(self, native: _native.Work | None, keep: Any) -> Work:
         assert native is not None
-        if len(self._pending) >= _PENDING_BEFORE_SWEEP:
-            self._pending = [work for work in self._pending if not work.done()]
+        pending = self._pending
+        while pending and pending[0].done():
+            pending.popleft()
+        if len(pending) >= _PENDING_BEFORE_SWEEP:  # one that is never matched must not keep the others
+            self._pending = pending = deque(work for work in pending if not work.done())
         work = Work(self, native, call_site(), keep)
-        self._pending.append(work)
+        pending.append(work)
         return work
 
     # Plans
