@@ -29,8 +29,7 @@ add_library(hccl_py_engine STATIC
   ${HCCL_PY_ENGINE_DIR}/transports/tcp_connection.cpp
   ${HCCL_PY_ENGINE_DIR}/transports/tcp_mesh.cpp
 )
-# -O1 under sanitizers: half the time to compile.
-target_compile_options(hccl_py_engine PRIVATE $<IF:$<BOOL:${HCCL_PY_SANITIZE}>,-O1,-O2> -Wall -Wextra)
+target_compile_options(hccl_py_engine PRIVATE -O2 -Wall -Wextra)
 target_link_libraries(hccl_py_engine PUBLIC hccl_py_kernels Threads::Threads)
 set_target_properties(hccl_py_engine PROPERTIES
   CXX_EXTENSIONS OFF
