@@ -6,6 +6,7 @@ import json
 import logging
 import re
 import socket
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -90,6 +91,7 @@ class Engine:
         self._env = Env.from_environ() if env is None else env
         self._timeout_s = self._env.timeout_s if timeout_s is None else timeout_s
         self._pending: deque[Work] = deque()  # perhaps not over: a Work that is dropped must not take its buffers along
+        self._pending_lock = threading.RLock()  # threads may start work at once, and buffers let go may call back
         _log.setLevel(self._env.log_level.upper())
         self._group: _native.Group = self._together(bootstrap, "configure", lambda: self._make(hub))
         # At exit too: peers that wait for this rank hear at once that it is gone.
@@ -273,13 +275,14 @@ class Engine:
 
     def _track(self, native: _native.Work | None, keep: Any) -> Work:
         assert native is not None
-        pending = self._pending
-        while pending and pending[0].done():
-            pending.popleft()
-        if len(pending) >= _PENDING_BEFORE_SWEEP:  # one that is never matched must not keep the others
-            self._pending = pending = deque(work for work in pending if not work.done())
         work = Work(self, native, call_site(), keep)
-        pending.append(work)
+        with self._pending_lock:
+            pending = self._pending
+            while pending and pending[0].done():
+                pending.popleft()
+            if len(pending) >= _PENDING_BEFORE_SWEEP:  # one that is never matched must not keep the others
+                self._pending = pending = deque(work for work in pending if not work.done())
+            pending.append(work)
         return work
 
     # Plans
@@ -311,7 +314,8 @@ class Engine:
     def close(self) -> None:
         """Leave the group; what is still under way fails. Idempotent."""
         self._close()
-        self._pending.clear()
+        with self._pending_lock:
+            self._pending.clear()
 
     def _with_sites(self, error: DesyncError, site: Site | None) -> DesyncError:
         """The error with the lines of the two programs that disagree."""
