@@ -65,10 +65,13 @@ def test_collectives(nodes: Nodes, algorithm: str | None, hosts: Sequence[int]) 
 
 
 def test_the_check_of_results_rejects(nodes: Nodes) -> None:
+    """A rank that is still in the call when another one has seen the wrong result raises what that one said."""
     errors = nodes.start("wrong_result").errors()
-    assert [(error.kinds[0], error.text) for error in errors] == [
-        ("AssertionError", "planted: 1 of 1000 are wrong")
-    ] * 4
+    assert len(errors) == 4
+    assert all("planted: 1 of 1000 are wrong" in error.text for error in errors), errors
+    kinds = {error.kinds[0] for error in errors}
+    assert "AssertionError" in kinds
+    assert kinds <= {"AssertionError", "BrokenGroupError"}
 
 
 def wire_of(nodes: Nodes, size_bytes: int, algorithm: str, hosts: Sequence[int]) -> list[Counters]:
