@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -130,6 +130,18 @@ class Topology:
         return tuple(self._outgoing[src])
 
     @cached_property
+    def _incoming(self) -> dict[str, list[Link]]:
+        incoming: dict[str, list[Link]] = {node.name: [] for node in self.nodes}
+        for link in self.links:
+            incoming[link.dst].append(link)
+        return incoming
+
+    def links_to(self, dst: str) -> tuple[Link, ...]:
+        """The links that end in ``dst``, in natural order of their other end."""
+        self.node(dst)
+        return tuple(self._incoming[dst])
+
+    @cached_property
     def _of_host(self) -> dict[str, tuple[list[Node], list[Link]]]:
         groups: dict[str, tuple[list[Node], list[Link]]] = {host: ([], []) for host in ("", *self.hosts())}
         for node in self.nodes:
@@ -158,10 +170,6 @@ class Topology:
     def _finder(self) -> PathFinder:
         return PathFinder(self.nodes, self.links)
 
-    @cached_property
-    def _trees(self) -> dict[str, dict[str, Link]]:
-        return {}  # filled by path(); not part of equality, hash or digest
-
     def path(self, src: str, dst: str) -> tuple[Link, ...]:
         """The links from ``src`` to ``dst``; empty if they are the same node.
 
@@ -172,17 +180,10 @@ class Topology:
             TopologyError: an unknown node, or no way.
         """
         self.node(src), self.node(dst)
-        if src not in self._trees:
-            self._trees[src] = self._finder.tree(src)
-        tree = self._trees[src]
-        links: list[Link] = []
-        at = dst
-        while at != src:
-            if at not in tree:
-                raise TopologyError(f"there is no path from {src!r} to {dst!r}")
-            links.append(tree[at])
-            at = tree[at].src
-        return tuple(reversed(links))
+        links = self._finder.path(src, dst)
+        if links is None:
+            raise TopologyError(f"there is no path from {src!r} to {dst!r}")
+        return links
 
     @staticmethod
     def bottleneck_Bps(path: Iterable[Link]) -> float:
@@ -230,6 +231,18 @@ class Topology:
             bandwidth_Bps, latency_s = estimates.get((link.src, link.dst), (link.bandwidth_Bps, link.latency_s))
             links.append(replace(link, bandwidth_Bps=bandwidth_Bps, latency_s=latency_s))
         return replace(self, links=tuple(links))
+
+    def without(self, names: Collection[str]) -> Topology:
+        """A new graph without these nodes and their links.
+
+        Raises:
+            TopologyError: an unknown node, or one that others belong to.
+        """
+        for name in names:
+            self.node(name)
+        nodes = tuple(node for node in self.nodes if node.name not in names)
+        links = tuple(link for link in self.links if link.src not in names and link.dst not in names)
+        return Topology(nodes, links)
 
     @cached_property
     def _digest(self) -> str:

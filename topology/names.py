@@ -15,8 +15,11 @@ from hccl_py.core.errors import ConfigError
 from hccl_py.topology.node import did_you_mean
 
 MAX_NAMES = 65536  # of one range: bounds the memory that a few bytes of YAML can ask for
+MAX_STEPS = 20_000_000
+MAX_SPECIALS = 4
 _RANGE = re.compile(r"([^\[\]]*)\[([^\[\]]*)\]([^\[\]]*)")
 _PART = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+_NUMBER = "_range"  # no variable begins with _
 _SPECIAL = re.compile(r"\*|<([^<>]*)>")
 
 
@@ -50,13 +53,32 @@ def expand_range(text: str) -> tuple[str, ...]:
     return names
 
 
+class Work:
+    """How many more names patterns may look at: bounds the time that a few kilobytes of YAML can ask for."""
+
+    def __init__(self, steps: int = MAX_STEPS) -> None:
+        self._left = steps
+
+    def spend(self, steps: int) -> None:
+        """Count ``steps``.
+
+        Raises:
+            ConfigError: there were too many.
+        """
+        self._left -= steps
+        if self._left < 0:
+            raise ConfigError("the patterns of this file match too many names too often: write fewer or plainer ones")
+
+
 @dataclass(frozen=True)
 class Pattern:
     """A pattern over names. ``variables`` are those written ``<x>``, sorted."""
 
     text: str
     variables: tuple[str, ...]
-    expressions: tuple[re.Pattern[str], ...]
+    plain: frozenset[str]  # the names themselves, if nothing is special but a range
+    expressions: tuple[tuple[re.Pattern[str], frozenset[str]], ...]  # with what the number of the range may be
+    effort: int  # of matching one name
 
     @classmethod
     def parse(cls, text: str) -> Pattern:
@@ -66,40 +88,57 @@ class Pattern:
         for variable in variables:
             if not re.fullmatch(r"[A-Za-z]\w{0,20}", variable, re.ASCII):
                 raise ConfigError(f"{text!r}: <{variable}> is not a variable: write a letter, such as <i>")
-        return cls(text, tuple(sorted(variables)), tuple(_compile(name) for name in names))
+        if not _SPECIAL.search(text):
+            return cls(text, (), frozenset(names), (), 1)
+        most = max(len(_SPECIAL.findall(word)) for word in text.split("/"))
+        if most > MAX_SPECIALS:
+            raise ConfigError(f"{text!r}: more than {MAX_SPECIALS} of * and <x> in one word")
+        range_ = _RANGE.fullmatch(text)
+        if range_ is not None and len(names) > 1 and _stands_alone(range_):
+            numbers = frozenset(name[len(range_[1]) : len(name) - len(range_[3])] for name in names)
+            expressions: tuple[tuple[re.Pattern[str], frozenset[str]], ...] = (
+                (_compile(range_[1], range_[3]), numbers),
+            )
+        else:
+            expressions = tuple((_compile(name), frozenset[str]()) for name in names)
+        effort = len(expressions) * 16 ** max(0, most - 1)  # several in one word: a name may be split in many ways
+        return cls(text, tuple(sorted(variables)), frozenset(), expressions, effort)
 
-    @property
-    def literal(self) -> bool:
-        """True if the text names one node and nothing in it is special."""
-        return len(self.expressions) == 1 and "[" not in self.text and not _SPECIAL.search(self.text)
-
-    def match(self, names: Collection[str]) -> Iterator[tuple[str, dict[str, str]]]:
+    def match(self, names: Collection[str], work: Work | None = None) -> Iterator[tuple[str, dict[str, str]]]:
         """Each name that matches, with what its variables stand for, in the order of ``names``."""
-        if self.literal:
-            if self.text in names:
-                yield self.text, {}
+        if len(self.plain) == 1:
+            (only,) = self.plain
+            if only in names:
+                yield only, {}
             return
+        (work or Work()).spend(self.effort * len(names))
         for name in names:
-            for expression in self.expressions:
+            if self.plain:
+                if name in self.plain:
+                    yield name, {}
+                continue
+            for expression, numbers in self.expressions:
                 found = expression.fullmatch(name)
                 if found is not None:
-                    yield name, found.groupdict()
-                    break
+                    binding = found.groupdict()
+                    if not numbers or binding.pop(_NUMBER) in numbers:
+                        yield name, binding
+                        break
 
 
-def select(text: str, names: Collection[str]) -> tuple[str, ...]:
+def select(text: str, names: Collection[str], work: Work | None = None) -> tuple[str, ...]:
     """All names that match the pattern, in the order of ``names``.
 
     Raises:
         ConfigError: a malformed pattern, or none matches; names the nearest.
     """
-    found = tuple(name for name, _ in Pattern.parse(text).match(names))
+    found = tuple(name for name, _ in Pattern.parse(text).match(names, work))
     if not found:
-        raise ConfigError(_nothing(text, names))
+        raise ConfigError(nothing(text, names))
     return found
 
 
-def pairs(a: str, b: str, names: Collection[str], limit: int) -> list[tuple[str, str]]:
+def pairs(a: str, b: str, names: Collection[str], limit: int, work: Work | None = None) -> list[tuple[str, str]]:
     """All ordered pairs (x, y), x matching ``a``, y matching ``b``, x != y, variables that both have being equal.
 
     Raises:
@@ -108,13 +147,13 @@ def pairs(a: str, b: str, names: Collection[str], limit: int) -> list[tuple[str,
     left, right = Pattern.parse(a), Pattern.parse(b)
     shared = [variable for variable in left.variables if variable in right.variables]
     rights: dict[tuple[str, ...], list[str]] = {}
-    for name, binding in right.match(names):
+    for name, binding in right.match(names, work):
         rights.setdefault(tuple(binding[variable] for variable in shared), []).append(name)
     if not rights:
-        raise ConfigError(_nothing(b, names))
-    lefts = list(left.match(names))
+        raise ConfigError(nothing(b, names))
+    lefts = list(left.match(names, work))
     if not lefts:
-        raise ConfigError(_nothing(a, names))
+        raise ConfigError(nothing(a, names))
     partners = [(x, rights.get(tuple(binding[variable] for variable in shared), [])) for x, binding in lefts]
     if sum(len(ys) for _, ys in partners) > limit:  # before the first is made, and with it thousands of links
         raise ConfigError(f"{a!r} and {b!r} make more than {limit} links")
@@ -124,21 +163,33 @@ def pairs(a: str, b: str, names: Collection[str], limit: int) -> list[tuple[str,
     return found
 
 
-def _compile(name: str) -> re.Pattern[str]:
-    out, at, seen = "", 0, set()
-    for special in _SPECIAL.finditer(name):
-        out += re.escape(name[at : special.start()])
-        variable = special[1]
-        if variable is None:
-            out += "[^/]*"
-        elif variable in seen:
-            out += f"(?P={variable})"
-        else:
-            seen.add(variable)
-            out += f"(?P<{variable}>[0-9]+)"
-        at = special.end()
-    return re.compile(out + re.escape(name[at:]))
+def _stands_alone(found: re.Match[str]) -> bool:
+    """Whether a range's number is found in a name in one way only: no digit, variable or * beside it."""
+    before, after = found[1].rpartition("/")[2], found[3].partition("/")[0]
+    return "*" not in before + after and not re.search(r"[0-9>]$", before) and not re.match(r"[0-9<]", after)
 
 
-def _nothing(text: str, names: Collection[str]) -> str:
+def _compile(*parts: str) -> re.Pattern[str]:
+    """The expression of a name; of two parts, with the number of the range between them."""
+    out, seen = "", set[str]()
+    for index, part in enumerate(parts):
+        out += f"(?P<{_NUMBER}>[0-9]+)" if index else ""
+        at = 0
+        for special in _SPECIAL.finditer(part):
+            out += re.escape(part[at : special.start()])
+            variable = special[1]
+            if variable is None:
+                out += "[^/]*"
+            elif variable in seen:
+                out += f"(?P={variable})"
+            else:
+                seen.add(variable)
+                out += f"(?P<{variable}>[0-9]+)"
+            at = special.end()
+        out += re.escape(part[at:])
+    return re.compile(out)
+
+
+def nothing(text: str, names: Collection[str]) -> str:
+    """The words for a pattern without a match."""
     return f"no node matches {text!r}{did_you_mean(text, names)}"

@@ -16,6 +16,8 @@ from hccl_py.core.errors import TopologyError
 
 HOST_WORD = "host"  # in a YAML host body this word means the host's own vertex
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@+-]*")
+_MAX_WORD = 64  # letters
+_MAX_COMPARED = 2000
 _DIGITS = re.compile(r"(\d+)")
 
 
@@ -67,10 +69,11 @@ class Node:
             object.__setattr__(self, "interface", self.local)
         words = self.name.split("/")
         in_host = len(words) == 2
-        if not 1 <= len(words) <= 2 or not all(_WORD.fullmatch(word) for word in words):
+        if not 1 <= len(words) <= 2 or not all(_is_word(word) for word in words):
+            name = repr(self.name) if len(self.name) <= 4 * _MAX_WORD else f"{self.name[:_MAX_WORD]!r}..."
             raise TopologyError(
-                f"node name {self.name!r}: write WORD or HOST/WORD, where a word is letters, digits and _ . : @ + - "
-                "and does not begin with a sign"
+                f"node name {name}: write WORD or HOST/WORD, where a word is letters, digits and _ . : @ + -, does not "
+                f"begin with a sign and has at most {_MAX_WORD} letters"
             )
         if in_host and words[1] == HOST_WORD:
             raise TopologyError(f"node name {self.name!r}: {HOST_WORD!r} is the word for the host's own vertex")
@@ -111,6 +114,10 @@ class Node:
         return self.name.rpartition("/")[2]
 
 
+def _is_word(text: str) -> bool:
+    return len(text) <= _MAX_WORD and _WORD.fullmatch(text) is not None
+
+
 def natural_key(name: str) -> tuple[tuple[tuple[int, int, str], ...], str]:
     """Sort key that puts "gpu10" after "gpu2"."""
     parts = _DIGITS.split(name)
@@ -119,5 +126,18 @@ def natural_key(name: str) -> tuple[tuple[tuple[int, int, str], ...], str]:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """``"; did you mean 'x'?"`` for the nearest known word, or ""."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    if len(word) > 4 * _MAX_WORD:  # comparing takes time that grows with the square of the length
+        return ""
+    words = [one for one in known if abs(len(one) - len(word)) <= len(word) // 2 + 1]
+    if len(words) > _MAX_COMPARED:
+        words = [one for one in words if one[:2] == word[:2]][:_MAX_COMPARED]
+    near = difflib.get_close_matches(word, words, n=1, cutoff=0.5)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def listing(words: Iterable[str], most: int = 12) -> str:
+    """``"a, b, c"``, or the first ones and how many there are, or "none"."""
+    every = list(words)
+    if len(every) > most:
+        return f"{', '.join(every[:most])}, ... ({len(every)} in all)"
+    return ", ".join(every) or "none"

@@ -6,13 +6,15 @@ networkx adds up single numbers; the order wanted here is lexicographic, and its
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from hccl_py.topology.link import Link
 from hccl_py.topology.node import Node, NodeKind
 
 # Latencies are added as whole femtoseconds: sums of floats depend on their order, and equal paths would not be equal.
 _FS_PER_S = 10**15
+
+_NETWORK = -1  # the "host" of the network's switches
 
 Label = tuple[int, int, float]  # relays, latency in fs, minus the bottleneck in bytes/second
 
@@ -29,8 +31,16 @@ def extend(label: Label, link: Link, relay: int) -> Label:
     return label[0] + relay, label[1] + round(link.latency_s * _FS_PER_S), max(label[2], -link.bandwidth_Bps)
 
 
+_Edge = tuple[int, int, float, Link]  # other end, latency in fs, minus bandwidth, link
+_MAX_NEAR = 24  # destination hosts of one node, after which a search over everything is cheaper
+
+
 class PathFinder:
-    """The graph by numbers: what `relays` and `extend` need is looked up once, not for each of a million steps.
+    """Best paths, found on demand and kept.
+
+    A path without relays touches the two ends' hosts and the network's switches only. So the search begins there, and
+    goes over the whole graph only where that finds no path without relays: 1,024 devices in 128 hosts are 3,600 nodes,
+    two of their hosts and the switches less than 100.
 
     Args:
         nodes: in natural order, which decides between equal labels.
@@ -39,41 +49,75 @@ class PathFinder:
 
     def __init__(self, nodes: Sequence[Node], links: Sequence[Link]) -> None:
         self._number = {node.name: index for index, node in enumerate(nodes)}
-        hosts = {"": -1}
-        self._host = [hosts.setdefault(node.host, len(hosts)) for node in nodes]  # -1: a switch of the network
+        hosts = {"": _NETWORK}
+        self._host = [hosts.setdefault(node.host, len(hosts)) for node in nodes]
         self._is_device = [node.kind is NodeKind.DEVICE for node in nodes]
-        # of each node: (other end, latency in fs, minus bandwidth, link)
-        self._outgoing: list[list[tuple[int, int, float, Link]]] = [[] for _ in nodes]
+        self._outgoing: list[dict[int, list[_Edge]]] = [{} for _ in nodes]  # of each node, by host of the other end
         for link in links:
             _, latency_fs, minus_Bps = extend((0, 0, float("-inf")), link, 0)
-            self._outgoing[self._number[link.src]].append((self._number[link.dst], latency_fs, minus_Bps, link))
+            to = self._number[link.dst]
+            by_host = self._outgoing[self._number[link.src]].setdefault(self._host[to], [])
+            by_host.append((to, latency_fs, minus_Bps, link))
+        self._near: dict[int, dict[int, dict[int, Link]]] = {}  # start -> other host -> node -> last link
+        self._full: dict[int, dict[int, Link]] = {}
 
-    def tree(self, start: str) -> dict[str, Link]:
-        """The last link of the best path from ``start`` to every node that can be reached.
+    def path(self, src: str, dst: str) -> tuple[Link, ...] | None:
+        """The links from ``src`` to ``dst``, or None if there is no way."""
+        first, at = self._number[src], self._number[dst]
+        links: list[Link] = []
+        tree = self._tree(first, at)
+        while at != first:
+            link = tree.get(at)
+            if link is None:
+                return None
+            links.append(link)
+            at = self._number[link.src]
+        return tuple(reversed(links))
 
-        Dijkstra is right because making two paths longer by the same link never turns their order round.
+    def _tree(self, start: int, to: int) -> dict[int, Link]:
+        """The last link of the best path from ``start`` to each node; ``to`` is among them if it can be reached."""
+        if start in self._full:
+            return self._full[start]
+        near = self._near.setdefault(start, {})
+        other = self._host[to]
+        if len(near) < _MAX_NEAR or other in near:
+            if other not in near:
+                near[other] = self._search(start, {_NETWORK, self._host[start], other}, relays=False)
+            if to in near[other] or to == start:
+                return near[other]
+        self._full[start] = self._search(start, None, relays=True)
+        return self._full[start]
+
+    def _search(self, start: int, within: Collection[int] | None, relays: bool) -> dict[int, Link]:
+        """Dijkstra, within some hosts or everywhere, with relays or without.
+
+        It is right because making two paths longer by the same link never turns their order round.
         """
-        first = self._number[start]
-        home = self._host[first]
-        best: dict[int, Label] = {first: (0, 0, float("-inf"))}
+        home = self._host[start]
+        best: dict[int, Label] = {start: (0, 0, float("-inf"))}
         last: dict[int, Link] = {}
-        done = [False] * len(self._outgoing)
-        queue: list[tuple[Label, int]] = [(best[first], first)]
+        done: set[int] = set()
+        queue: list[tuple[Label, int]] = [(best[start], start)]
         while queue:
             (forwards, latency_fs, minus_Bps), at = heapq.heappop(queue)
-            if done[at]:
+            if at in done:
                 continue
-            done[at] = True
+            done.add(at)
             host = self._host[at]
-            foreign = host not in (-1, home)
-            through_device = self._is_device[at] and at != first
-            for to, more_fs, link_Bps, link in self._outgoing[at]:
-                if done[to]:
+            foreign = host not in (_NETWORK, home)
+            through_device = self._is_device[at] and at != start
+            by_host = self._outgoing[at]
+            for there in by_host if within is None else within:
+                relay = through_device or (foreign and there != host)
+                if relay and not relays:
                     continue
-                relay = through_device or (foreign and self._host[to] != host)
-                longer = (forwards + relay, latency_fs + more_fs, minus_Bps if minus_Bps > link_Bps else link_Bps)
-                if to not in best or longer < best[to]:
-                    best[to] = longer
-                    last[to] = link
-                    heapq.heappush(queue, (longer, to))
-        return {link.dst: link for link in last.values()}
+                for to, more_fs, link_Bps, link in by_host.get(there, ()):
+                    if to in done:
+                        continue
+                    wide_Bps = minus_Bps if minus_Bps > link_Bps else link_Bps
+                    longer = (forwards + relay, latency_fs + more_fs, wide_Bps)
+                    if to not in best or longer < best[to]:
+                        best[to] = longer
+                        last[to] = link
+                        heapq.heappush(queue, (longer, to))
+        return last

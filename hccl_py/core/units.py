@@ -35,6 +35,8 @@ _BANDWIDTH |= {f"{p}bit/s": Decimal(f) / 8 for p, f in _DECIMAL.items()}
 _BYTES_FORMS = '"8B", "64M" or "64MiB" (x 1024 x 1024), "64MB" (x 1000 x 1000); prefixes K, M, G, T'
 _SECONDS_FORMS = '"1.5us", "20ns", "3ms", "2s"'
 _BANDWIDTH_FORMS = '"25GB/s", "25GiB/s", "100Gbit/s", "200Mbit/s"; prefixes K, M, G, T'
+_SHARE_FORMS = '"50%", "12.5%"'
+_RATIO = re.compile(r"\s*([0-9]{1,6}(?:\.[0-9]{1,6})?)\s*:\s*([0-9]{1,6}(?:\.[0-9]{1,6})?)\s*")
 _SIZE_FORMS = '"8", "64M", "1G" (powers of 1024), "64MiB", "64MB"'
 _MAX_BYTES = 2**63 - 1
 
@@ -78,6 +80,32 @@ def parse_bandwidth(text: object) -> float:
     if value <= 0:
         raise ConfigError(f"{text!r}: a bandwidth must be above zero (leave the link out if there is none)")
     return value
+
+
+def parse_share(text: object) -> float:
+    """A share from text such as ``"50%"`` (0.5); above 0% and at most 100%.
+
+    Raises:
+        ConfigError: no unit, another unit, or out of range.
+    """
+    value = _finite(text, _parse(text, {"%": Decimal("0.01")}, "a share", _SHARE_FORMS), "a share", _SHARE_FORMS)
+    if not 0 < value <= 1:
+        raise ConfigError(f"{text!r}: a share is above 0% and at most 100%")
+    return value
+
+
+def parse_ratio(text: object) -> float:
+    """A ratio from text such as ``"2:1"`` (2.0) or ``"3:2"`` (1.5).
+
+    Raises:
+        ConfigError: not two numbers with a colon between them, or one of them zero.
+    """
+    match = _RATIO.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise ConfigError(f'{text!r} is not a ratio: write "2:1", "1:1" or "3:2"')
+    if not Decimal(match[1]) or not Decimal(match[2]):
+        raise ConfigError(f"{text!r}: neither side of a ratio may be zero")
+    return float(Decimal(match[1]) / Decimal(match[2]))
 
 
 def format_bytes(num_bytes: int) -> str:

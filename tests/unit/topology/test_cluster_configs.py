@@ -9,7 +9,7 @@ import pytest
 
 from hccl_py.topology.config import load_cluster, parse_cluster
 from hccl_py.topology.graph import LinkKind
-from hccl_py.topology.schema import ClusterFile, DeviceEntry, HostEntry, LinkEntry, NicEntry, NumaEntry
+from hccl_py.topology.schema import ClusterFile, DeviceEntry, HostBody, LinkEntry, NicEntry, NumaEntry
 
 CONFIGS = Path(__file__).parents[3] / "cluster_configs"
 FILES = {path.stem: path for path in sorted(CONFIGS.glob("*.yaml"))}
@@ -54,7 +54,7 @@ def test_readme_names_every_file_and_every_key() -> None:
     text = (CONFIGS / "README.md").read_text()
     for path in FILES.values():
         assert f"`{path.name}`" in text
-    for model in (ClusterFile, HostEntry, NumaEntry, DeviceEntry, NicEntry, LinkEntry):
+    for model in (ClusterFile, HostBody, NumaEntry, DeviceEntry, NicEntry, LinkEntry):
         for name, field in model.model_fields.items():
             assert f"`{field.alias or name}`" in text, (model.__name__, name)
 

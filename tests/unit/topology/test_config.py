@@ -10,11 +10,14 @@ import pytest
 from hccl_py.core.errors import ConfigError
 from hccl_py.topology.config import ClusterConfig, load_cluster, load_topology, parse_cluster
 from hccl_py.topology.graph import DeviceKind, LinkKind, NodeKind
-from hccl_py.topology.schema import ClusterFile, DeviceEntry, HostBody, LinkEntry, NicEntry, NumaEntry, known_keys
+from hccl_py.topology.schema import ClusterFile, DeviceEntry, HostBody, LinkEntry, NicEntry, NumaEntry
+from hccl_py.topology.validate import known_keys
 
 BASE = """\
 version: 1
 name: two hosts
+link_types:
+  slow: {latency: 9us}
 host_types:
   box:
     numa:
@@ -27,7 +30,7 @@ host_types:
       plx:
     links:
       - {between: [gpu*, plx], kind: pcie, bandwidth: 30GB/s, latency: 300ns}
-      - {between: [nic0, plx], kind: pcie, bandwidth: 30GB/s, latency: 300ns}
+      - {between: [nic0, plx], type: slow, kind: pcie, bandwidth: 30GB/s}
       - {between: [host, plx], kind: pcie, bandwidth: 30GB/s, latency: 300ns}
 hosts:
   a: {type: box}
@@ -74,6 +77,27 @@ FIELDS: dict[str, tuple[str, str, Callable[[ClusterConfig], object], object, obj
         ["a/plx"],
         ["a/plx", "leaf"],
     ),
+    "ClusterFile.link_types": (
+        "link_types:\n  slow: {latency: 9us}",
+        "link_types:\n  slow: {latency: 8us}",
+        lambda c: c.topology.link("a/plx", "a/nic0").latency_s,
+        9e-6,
+        8e-6,
+    ),
+    "ClusterFile.fabrics": (
+        "placement:",
+        "fabrics: {eth: {kind: ethernet, ends: [a/nic0], link: {type: slow, kind: roce, bandwidth: 1GB/s}}}\nplacement:",
+        lambda c: [e.dst for e in c.topology.links_from("a/nic0")],
+        ["a/plx", "leaf"],
+        ["a/plx", "eth", "leaf"],
+    ),
+    "ClusterFile.overrides": (
+        "placement:",
+        "overrides: [{between: [b1/nic0, leaf], share: 50%}]\nplacement:",
+        lambda c: c.topology.link("b1/nic0", "leaf").bandwidth_Bps,
+        12.5e9,
+        6.25e9,
+    ),
     "ClusterFile.placement": (
         "a/gpu1, a/gpu0]",
         "a/gpu0, a/gpu1]",
@@ -81,7 +105,7 @@ FIELDS: dict[str, tuple[str, str, Callable[[ClusterConfig], object], object, obj
         ("a/gpu1", "a/gpu0"),
         ("a/gpu0", "a/gpu1"),
     ),
-    "HostEntry.type": (
+    "HostBody.type": (
         "  a: {type: box}",
         "  a: {type: box}\n  d: {}",
         lambda c: "d" in c.topology.hosts(),
@@ -115,6 +139,14 @@ FIELDS: dict[str, tuple[str, str, Callable[[ClusterConfig], object], object, obj
         lambda c: any(n.name == "a/nvs" for n in c.topology.nodes),
         False,
         True,
+    ),
+    "HostBody.fabrics": (
+        "    links:\n",
+        "    fabrics: {nvs: {kind: nvswitch, ends: [gpu*], link: {type: slow, kind: nvlink, bandwidth: 1GB/s}}}\n"
+        "    links:\n",
+        lambda c: [e.dst for e in c.topology.links_from("b0/gpu0")],
+        ["b0/plx"],
+        ["b0/nvs", "b0/plx"],
     ),
     "HostBody.links": (
         "    links:\n",
@@ -175,6 +207,13 @@ FIELDS: dict[str, tuple[str, str, Callable[[ClusterConfig], object], object, obj
         ["b0/plx", "leaf"],
         ["a", "b0/plx"],
     ),
+    "LinkEntry.type": (
+        "type: slow, ",
+        "latency: 3us, ",
+        lambda c: c.topology.link("a/nic0", "a/plx").latency_s,
+        9e-6,
+        3e-6,
+    ),
     "LinkEntry.kind": (
         "kind: roce",
         "kind: ethernet",
@@ -212,7 +251,8 @@ def test_every_field_changes_what_it_should(field: str) -> None:
 def test_no_field_is_left_out_of_the_test_above() -> None:
     models = (ClusterFile, HostBody, NumaEntry, DeviceEntry, NicEntry, LinkEntry)
     fields = {f"{m.__name__}.{f.alias or name}" for m in models for name, f in m.model_fields.items()}
-    assert fields - {"ClusterFile.version"} == set(FIELDS) - {"HostEntry.type"}
+    elsewhere = {"ClusterFile.version", "ClusterFile.policy"}  # of the latter: test_policy.py
+    assert fields - elsewhere == set(FIELDS)
 
 
 @pytest.mark.parametrize("found", ["0", "2", "'1'", "1.0.0", "true", "[1]"])
@@ -296,54 +336,54 @@ MISTAKES = [
     (
         "cpus: 8",
         "cpu: 8",
-        r"c.yaml:6: host_types.box.numa.numa0.cpu: unknown key; did you mean 'cpus'\? \(keys here: cpus\)",
+        r"c.yaml:8: host_types.box.numa.numa0.cpu: unknown key; did you mean 'cpus'\? \(keys here: cpus\)",
     ),
-    ("hosts:\n  a", "host:\n  a", r"c.yaml:17: host: unknown key; did you mean 'hosts'\?.*\(and 1 more\)"),
+    ("hosts:\n  a", "host:\n  a", r"c.yaml:19: host: unknown key; did you mean 'hosts'\?.*\(and 1 more\)"),
     (
         "kind: roce, ",
         "kind: roce, bandwith: 1GB/s, ",
-        r"c.yaml:24: links\[0\].bandwith: unknown key; did you mean 'bandwidth'\?",
+        r"c.yaml:26: links\[0\].bandwith: unknown key; did you mean 'bandwidth'\?",
     ),
     ("switches:\n  leaf:", "switches:\n  leaf: {ports: 3}", r"switches.leaf.ports: unknown key \(keys here: none\)"),
-    ("cpus: 8", "cpus: eight", r"c.yaml:6: .*cpus: should be a valid integer, found 'eight'"),
-    ("cpus: 8", "cpus: -8", r"c.yaml:6: .*cpus: should be greater than or equal to 0, found -8"),
+    ("cpus: 8", "cpus: eight", r"c.yaml:8: .*cpus: should be a valid integer, found 'eight'"),
+    ("cpus: 8", "cpus: -8", r"c.yaml:8: .*cpus: should be greater than or equal to 0, found -8"),
     ("name: two hosts", "name: 7", r"c.yaml:2: name: should be a valid string, found 7"),
-    ("kind: gpu", "kind: gpi", r"c.yaml:8: .*kind: 'gpi' is not one of cpu, gpu, npu; did you mean 'gpu'\?"),
-    ("kind: gpu, ", "", r"c.yaml:8: host_types.box.devices.gpu\[0-1\].kind: missing \(keys here: kind, numa, pci\)"),
-    ("kind: roce", "kind: ROCE", r"c.yaml:24: links\[0\].kind: 'ROCE' is not one of nvlink, .*ethernet"),
-    ("100Gbit/s", "100", r"c.yaml:24: links\[0\].bandwidth: 100 has no unit: write a bandwidth as \"25GB/s\""),
-    ("100Gbit/s", "100Gb", r"c.yaml:24: links\[0\].bandwidth: '100Gb': 'Gb' is not a unit"),
-    ("100Gbit/s", "0Gbit/s", r"c.yaml:24: links\[0\].bandwidth: '0Gbit/s': a bandwidth must be above zero"),
-    ("100Gbit/s", "-1Gbit/s", r"c.yaml:24: links\[0\].bandwidth: '-1Gbit/s' is not a bandwidth"),
-    ("latency: 1us", "latency: 1", r"c.yaml:24: links\[0\].latency: 1 has no unit"),
-    (", latency: 1us", "", r"c.yaml:24: links\[0\].latency: missing"),
-    ("[a/nic0, leaf]", "[a/nic0]", r"c.yaml:24: links\[0\].between: should have at least 2 items"),
-    ("between: [a/nic0, leaf]", "from: leaf", r"c.yaml:24: links\[0\]: say 'between: \[a, b\]'"),
-    ("between: [a/nic0, leaf]", "between: [a, leaf], to: leaf", r"c.yaml:24: links\[0\]: say 'between"),
-    ("[a/nic0, leaf]", "[a/nic1, leaf]", r"c.yaml:24: links\[0\]: no node matches 'a/nic1'; did you mean 'a/nic0'\?"),
+    ("kind: gpu", "kind: gpi", r"c.yaml:10: .*kind: 'gpi' is not one of cpu, gpu, npu; did you mean 'gpu'\?"),
+    ("kind: gpu, ", "", r"c.yaml:10: host_types.box.devices.gpu\[0-1\].kind: missing \(keys here: kind, numa, pci\)"),
+    ("kind: roce", "kind: ROCE", r"c.yaml:26: links\[0\].kind: 'ROCE' is not one of nvlink, .*ethernet"),
+    ("100Gbit/s", "100", r"c.yaml:26: links\[0\].bandwidth: 100 has no unit: write a bandwidth as \"25GB/s\""),
+    ("100Gbit/s", "100Gb", r"c.yaml:26: links\[0\].bandwidth: '100Gb': 'Gb' is not a unit"),
+    ("100Gbit/s", "0Gbit/s", r"c.yaml:26: links\[0\].bandwidth: '0Gbit/s': a bandwidth must be above zero"),
+    ("100Gbit/s", "-1Gbit/s", r"c.yaml:26: links\[0\].bandwidth: '-1Gbit/s' is not a bandwidth"),
+    ("latency: 1us", "latency: 1", r"c.yaml:26: links\[0\].latency: 1 has no unit"),
+    (", latency: 1us", "", r"c.yaml:26: links\[0\].latency: missing"),
+    ("[a/nic0, leaf]", "[a/nic0]", r"c.yaml:26: links\[0\].between: should have at least 2 items"),
+    ("between: [a/nic0, leaf]", "from: leaf", r"c.yaml:26: links\[0\]: say 'between: \[a, b\]'"),
+    ("between: [a/nic0, leaf]", "between: [a, leaf], to: leaf", r"c.yaml:26: links\[0\]: say 'between"),
+    ("[a/nic0, leaf]", "[a/nic1, leaf]", r"c.yaml:26: links\[0\]: no node matches 'a/nic1'; did you mean 'a/nic0'\?"),
     (
         "[nic0, plx]",
         "[nic0, plxx]",
-        r"c.yaml:15: host_types.box.links\[1\]: no node matches 'plxx'; did you mean 'plx'\?",
+        r"c.yaml:17: host_types.box.links\[1\]: no node matches 'plxx'; did you mean 'plx'\?",
     ),
-    ("[nic0, plx]", "[gpu0, plx]", r"c.yaml:15: .*the link a/gpu0 -> a/plx is already declared in line 14"),
-    ("type: box}", "type: bos}", r"c.yaml:18: hosts.a.type: there is no host type 'bos'; did you mean 'box'\?"),
-    ("b[0-1]:", "a:", r"c.yaml:19: hosts.a: the key 'a' is there twice \(first in line 18\)"),
-    ("b[0-1]:", "'a[0-1]':\n  a0:", r"c.yaml:20: hosts.a0: 'a0' is there twice, first in line 19"),
-    ("b[0-1]:", "b[1-0]:", r"c.yaml:19: hosts.b\[1-0\]: .*runs backward"),
-    ("  leaf:\n", "  b1:\n", r"c.yaml:22: switches.b1: 'b1' is there twice, first in line 19"),
+    ("[nic0, plx]", "[gpu0, plx]", r"c.yaml:17: .*the link a/gpu0 -> a/plx is already declared in line 16"),
+    ("type: box}", "type: bos}", r"c.yaml:20: hosts.a.type: there is no host type 'bos'; did you mean 'box'\?"),
+    ("b[0-1]:", "a:", r"c.yaml:21: hosts.a: the key 'a' is there twice \(first in line 20\)"),
+    ("b[0-1]:", "'a[0-1]':\n  a0:", r"c.yaml:22: hosts.a0: 'a0' is there twice, first in line 21"),
+    ("b[0-1]:", "b[1-0]:", r"c.yaml:21: hosts.b\[1-0\]: .*runs backward"),
+    ("  leaf:\n", "  b1:\n", r"c.yaml:24: switches.b1: 'b1' is there twice, first in line 21"),
     ("      plx:", "      gpu0:", r"'gpu0' is already in 'switches' of host 'a'"),
-    ("      plx:", "      host:", r"c.yaml:12: host_types.box.switches.host: .*own vertex"),
-    ("      plx:", "      p/x:", r"c.yaml:12: .*a declared name has no '/'"),
-    ("      plx:", "      'p x':", r"c.yaml:12: .*letters, digits"),
-    ("numa: numa0, pci", "numa: numa1, pci", r"c.yaml:8: .*numa: the host has no NUMA node 'numa1' \(it has: numa0\)"),
-    ("[b*/gpu*, a/gpu1", "[c*/gpu*, a/gpu1", r"c.yaml:27: placement\[0\]: no node matches 'c\*/gpu\*'"),
-    ("a/gpu1, a/gpu0", "a/gpu1, a/gpu1", r"c.yaml:27: placement: ranks 4 and 5 are both placed on 'a/gpu1'"),
-    ("a/gpu1, a/gpu0", "a/gpu1, a/nic0", r"c.yaml:27: placement\[2\]: no node matches 'a/nic0'"),
-    ("[b*/gpu*, a/gpu1, a/gpu0]", "[]", r"c.yaml:27: placement: should have at least 1 item"),
-    ("  a: {type: box}", "  a: box", r"c.yaml:18: hosts.a: should be a mapping of keys, found 'box'"),
-    ("[b*/gpu*, a/gpu1, a/gpu0]", "b0/gpu0", r"c.yaml:27: placement: should be a valid list, found 'b0/gpu0'"),
-    ("  - {from: leaf", "  # {from: leaf", r"c.yaml:27: placement: there is no path from 'b0/gpu0' to 'b1/gpu0'"),
+    ("      plx:", "      host:", r"c.yaml:14: host_types.box.switches.host: .*own vertex"),
+    ("      plx:", "      p/x:", r"c.yaml:14: .*a declared name has no '/'"),
+    ("      plx:", "      'p x':", r"c.yaml:14: .*letters, digits"),
+    ("numa: numa0, pci", "numa: numa1, pci", r"c.yaml:10: .*numa: the host has no NUMA node 'numa1' \(it has: numa0\)"),
+    ("[b*/gpu*, a/gpu1", "[c*/gpu*, a/gpu1", r"c.yaml:29: placement\[0\]: no node matches 'c\*/gpu\*'"),
+    ("a/gpu1, a/gpu0", "a/gpu1, a/gpu1", r"c.yaml:29: placement: ranks 4 and 5 are both placed on 'a/gpu1'"),
+    ("a/gpu1, a/gpu0", "a/gpu1, a/nic0", r"c.yaml:29: placement\[2\]: no node matches 'a/nic0'"),
+    ("[b*/gpu*, a/gpu1, a/gpu0]", "[]", r"c.yaml:29: placement: should have at least 1 item"),
+    ("  a: {type: box}", "  a: box", r"c.yaml:20: hosts.a: should be a mapping of keys, found 'box'"),
+    ("[b*/gpu*, a/gpu1, a/gpu0]", "b0/gpu0", r"c.yaml:29: placement: should be a valid list, found 'b0/gpu0'"),
+    ("  - {from: leaf", "  # {from: leaf", r"c.yaml:29: placement: there is no path from 'b0/gpu0' to 'b1/gpu0'"),
 ]
 
 
@@ -373,7 +413,7 @@ def test_too_many_nodes_or_links_are_refused() -> None:
 
 
 def test_known_keys_follow_the_models() -> None:
-    assert known_keys(()) == ("version", "name", "host_types", "hosts", "switches", "links", "placement")
+    assert known_keys(()) == tuple(field.alias or name for name, field in ClusterFile.model_fields.items())
     assert "from" in known_keys(("hosts", "a", "links", 0))
     assert known_keys(("host_types", "x", "numa", "y")) == ("cpus",)
     assert known_keys(("placement", 0)) == ()
