@@ -20,6 +20,7 @@ COMMANDS = {
     "topo": "Show a cluster's topology.",
     "plan": "Show and explain the plan of a collective.",
     "bench": "Time and check collectives (under mpirun, torchrun).",
+    "lab": "An emulated cluster on this machine.",
     "demo": "Train over gloo and hccl_py; benchmark; pictures.",
 }
 

@@ -1,0 +1,1 @@
+"""An emulated cluster on one machine: the hosts of a cluster file as Linux network namespaces (root only)."""
