@@ -40,6 +40,10 @@ class Oracle:
     count: int
     n: int
 
+    def allocate(self, rank: int, in_place: bool) -> Buffers:
+        """Make the buffers of ``rank``, in memory of this process alone."""
+        return Buffers.allocate(self.case, numpy_dtype(self.dtype), self.count, rank, self.n, self.root, in_place)
+
     def fill(self, buffers: Buffers, rank: int) -> None:
         """Write the input of ``rank`` into its send buffer and nonsense into the rest of its receive buffer."""
         if buffers.recv is not None:

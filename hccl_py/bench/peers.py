@@ -19,10 +19,14 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True)
 class Bound:
-    """A collective bound to its buffers: ``run`` does it once, ``received`` is where the result then lies."""
+    """A collective bound to its buffers: ``run`` does it once, ``received`` is where the result then lies.
+
+    ``buffers``: those that it works on, where they are not those of the request.
+    """
 
     run: Call
     received: Array | None
+    buffers: Buffers | None = None
 
 
 @dataclass(frozen=True)
@@ -274,13 +278,3 @@ class Mpi:
 
 
 MPI_MARKS = {"openmpi": "open mpi", "mpich": "mpich"}
-
-
-def connect(name: str, control: Control, timeout_s: float) -> Library:
-    """Return the baseline called ``name``. Raises ConfigError if it is unknown, not installed or not in this job."""
-    if name == "gloo":
-        return Gloo(control, timeout_s)
-    if name in MPI_MARKS:
-        return Mpi(name, control)
-    known = ", ".join(("gloo", *MPI_MARKS))
-    raise ConfigError(f"--compare {name}: no such baseline; known: {known}")

@@ -6,10 +6,12 @@ import importlib.metadata
 import os
 import platform
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any
 
 from hccl_py.bench.cases import CASES
+from hccl_py.bench.compare import Compared, against_best, cliffs, compared
 from hccl_py.bench.dtypes import short_name
 from hccl_py.bench.metrics import Summary, algbw_Bps, geometric_mean
 from hccl_py.bench.run import Cell, Row, Settings
@@ -26,7 +28,7 @@ def preamble(n: int, settings: Settings, versions: dict[str, str]) -> list[str]:
         f"# nRanks {n} minBytes {sizes[0]} maxBytes {sizes[-1]} samples {settings.samples} "
         f"warmup {settings.warmup} calls per sample {calls} validation {int(settings.check)}",
         *(f"# {name}: {version}" for name, version in versions.items()),
-        "# time: median over the samples of the slowest rank's time per call; the libraries take turns, ABBA",
+        "# time: median over the samples of the slowest rank's time per call; the libraries take turns, ABBA...",
     ]
 
 
@@ -82,34 +84,31 @@ def footer(rows: Sequence[Row], n: int) -> list[str]:
         f"# Out of bounds values : {wrong} {'OK' if wrong == 0 else 'FAILED'}",
         f"# Avg bus bandwidth    : {sum(bandwidths) / len(bandwidths):.4f} ({ours})",
     ]
-    for name in dict.fromkeys(row.library for row in rows if row.library != ours):
-        compared = speedups(rows, ours, name)
-        slower = [f"{label} ({1 / ratio:.2f}x)" for label, ratio in compared if ratio < 1]
-        if compared:
-            lines.append(
-                f"# {ours} against {name}: {geometric_mean([ratio for _, ratio in compared]):.2f}x as fast "
-                f"(geometric mean), faster at {len(compared) - len(slower)} of {len(compared)}"
-                + (f"; slower at {', '.join(slower[:6])}{', ...' if len(slower) > 6 else ''}" if slower else "")
-            )
+    comparisons = compared(rows, ours)
+    for name in dict.fromkeys(one.baseline for one in comparisons):
+        lines.append(_against(ours, name, [one for one in comparisons if one.baseline == name]))
+    if len({one.baseline for one in comparisons}) > 1:
+        lines.append(_against(ours, "the best of them at each size", against_best(comparisons)))
+    for cliff in cliffs(row for row in rows if row.library == ours):
+        lines.append(
+            f"# cliff: {cliff.library} {cliff.case} {cliff.type} {format_bytes(cliff.size_bytes)} {cliff.form} takes "
+            f"{cliff.steepness:.2f}x what its neighbours promise"
+        )
     return lines
 
 
-def speedups(rows: Iterable[Row], ours: str, other: str) -> list[tuple[str, float]]:
-    """Return (what, median time of ``other`` / median time of ``ours``) wherever both were measured."""
-    cells: dict[str, dict[tuple[Any, ...], Cell]] = {ours: {}, other: {}}
-    for row in rows:
-        if row.library in cells:
-            for form, cell in (("out of place", row.out_of_place), ("in place", row.in_place)):
-                if not cell.absent:
-                    cells[row.library][(row.case, row.dtype, row.op, row.root, row.size_bytes, form)] = cell
-    return [
-        (
-            f"{key[0]} {format_bytes(key[4])} {key[5]}",
-            Summary.of(cells[other][key].samples_s).median_s / Summary.of(cell.samples_s).median_s,
-        )
-        for key, cell in cells[ours].items()
-        if key in cells[other]
-    ]
+def _against(ours: str, other: str, comparisons: Sequence[Compared]) -> str:
+    slower = [one for one in comparisons if one.ratio.median > 1]
+    named = ", ".join(
+        f"{one.case} {format_bytes(one.size_bytes)} {one.form} "
+        f"({one.ratio.median:.2f}x the time, 95% limits {one.ratio.low:.2f} and {one.ratio.high:.2f})"
+        for one in slower[:6]
+    )
+    return (
+        f"# {ours} against {other}: {geometric_mean([1 / one.ratio.median for one in comparisons]):.2f}x as fast "
+        f"(geometric mean), faster at {len(comparisons) - len(slower)} of {len(comparisons)}"
+        + (f"; slower at {named}{', ...' if len(slower) > 6 else ''}" if slower else "")
+    )
 
 
 def count_wrong(rows: Iterable[Row]) -> int:
@@ -129,6 +128,8 @@ def document(rows: Sequence[Row], n: int, command: str, versions: dict[str, str]
         "samples": settings.samples,
         "warmup": settings.warmup,
         "rows": [_record(row, n) for row in rows],
+        "ratios": [asdict(one) for one in compared(rows, rows[0].library)],
+        "cliffs": [asdict(cliff) for cliff in cliffs(rows)],
     }
 
 
@@ -155,6 +156,7 @@ def _record(row: Row, n: int) -> dict[str, Any]:
         "size_bytes": row.size_bytes,
         "count": row.count,
         "type": short_name(row.dtype),
+        "dtype": row.dtype.name.lower(),
         "redop": None if row.op is None else row.op.name.lower(),
         "root": row.root,
         "out_of_place": _cell_record(row, row.out_of_place, n),

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import gc
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from hccl_py.bench.cases import CASES, Buffers, Case
+from hccl_py.bench.cases import CASES, Case
 from hccl_py.bench.control import Control
-from hccl_py.bench.dtypes import numpy_dtype, short_name
+from hccl_py.bench.dtypes import short_name
+from hccl_py.bench.meter import LocalMeter, Meter
 from hccl_py.bench.metrics import calls_per_sample
 from hccl_py.bench.oracle import Oracle
-from hccl_py.bench.peers import Bound, Library, Request, UnsupportedError
+from hccl_py.bench.peers import Library, Request, UnsupportedError
+from hccl_py.bench.remote import Remote, Task
 from hccl_py.bench.watchdog import Watchdog
 from hccl_py.core.errors import ConfigError
 from hccl_py.core.types import DType, ReduceOp, allowed
 
-TURNS = 4  # of each library per measurement: A B, B A, A B, B A
+TURNS = 8  # of each library per measurement: A B, B A, A B, B A, ...
+SAMPLE_S = 4e-3  # the calls of a sample are fewer where they would last longer
 
 
 @dataclass(frozen=True)
@@ -132,69 +133,54 @@ class Benchmark:
         ]
 
     def _form(self, oracle: Oracle, in_place: bool) -> dict[str, Cell]:
-        """Measure one form of one case at one size on all libraries; the same buffers serve all of them."""
-        control, rank = self._control, self._control.rank
-        kind = numpy_dtype(oracle.dtype)
+        """Measure one form of one case at one size on all libraries; the same buffers serve all of this process."""
+        control, settings = self._control, self._settings
         size_bytes = oracle.case.size_bytes(oracle.count, oracle.dtype.itemsize, oracle.n)
         label = f"{oracle.case.name} {short_name(oracle.dtype)} {size_bytes} B {'in' if in_place else 'out of'} place"
-        calls = self._settings.calls or calls_per_sample(size_bytes)
-        buffers = Buffers.allocate(oracle.case, kind, oracle.count, rank, oracle.n, oracle.root, in_place)
-        bound: dict[str, Bound] = {}
+        buffers = oracle.allocate(control.rank, in_place)
+        meters: dict[str, Meter] = {}
         absent: dict[str, str] = {}
         for library in self._libraries:
+            self._watchdog.feed(f"preparing {library.name} {label}")
             try:
-                request = Request(oracle.case, oracle.dtype, oracle.op, oracle.root, buffers, in_place)
-                bound[library.name] = library.prepare(request)
+                if isinstance(library, Remote):
+                    meters[library.name] = library.meter(Task.of(oracle, in_place), self._watchdog)
+                else:
+                    request = Request(oracle.case, oracle.dtype, oracle.op, oracle.root, buffers, in_place)
+                    meters[library.name] = LocalMeter(
+                        control,
+                        self._watchdog,
+                        oracle,
+                        library.prepare(request),
+                        buffers,
+                        f"{library.name} {label}",
+                    )
             except UnsupportedError as error:
                 absent[library.name] = str(error)
-        wrong = dict.fromkeys(bound, 0)
-        samples: dict[str, list[float]] = {name: [] for name in bound}
-        for name in bound:
-            wrong[name] += self._check(oracle, buffers, bound[name], f"{name} {label}")
-        for name, count in turns(list(bound), self._settings.samples):
+        wrong = dict.fromkeys(meters, 0)
+        samples: dict[str, list[float]] = {name: [] for name in meters}
+        calls: dict[str, int] = {}
+        for name, meter in meters.items():
+            wrong[name] += meter.check() if settings.check else 0
+            calls[name] = settings.calls or self._calls(meter, size_bytes)
+        for name, count in turns(list(meters), settings.samples):
             self._watchdog.feed(f"{name} {label}")
-            samples[name] += self._turn(bound[name], count, calls, f"{name} {label}")
-        for name in bound:
-            wrong[name] += self._check(oracle, buffers, bound[name], f"{name} {label}")
+            samples[name] += meters[name].turn(count, calls[name], settings.warmup)
+        for name, meter in meters.items():
+            wrong[name] += meter.check() if settings.check else 0
         everyone = control.gather((samples, wrong))
         cells = {
             name: Cell(
                 samples_s=tuple(np.max([theirs[name] for theirs, _ in everyone], axis=0).tolist()),
-                calls=calls,
-                wrong=sum(theirs[name] for _, theirs in everyone) if self._settings.check else None,
+                calls=calls[name],
+                wrong=sum(theirs[name] for _, theirs in everyone) if settings.check else None,
             )
-            for name in bound
+            for name in meters
         }
         return {**cells, **{name: Cell(absent=reason) for name, reason in absent.items()}}
 
-    def _check(self, oracle: Oracle, buffers: Buffers, bound: Bound, doing: str) -> int:
-        self._watchdog.feed(f"checking {doing}")
-        if not self._settings.check:
-            return 0
-        oracle.fill(buffers, self._control.rank)
-        self._control.barrier()
-        bound.run()
-        return oracle.count_wrong(bound.received, self._control.rank)
-
-    def _turn(self, bound: Bound, samples: int, calls: int, doing: str) -> list[float]:
-        """Take ``samples`` samples of one library. The garbage collector rests meanwhile."""
-        run, barrier, clock = bound.run, self._control.barrier, time.perf_counter
-        times_s = []
-        collecting = gc.isenabled()
-        gc.disable()
-        try:
-            for _ in range(self._settings.warmup if calls > 1 else min(self._settings.warmup, 1)):
-                run()
-            for _ in range(samples):
-                self._watchdog.feed(doing)
-                barrier()
-                if calls > 1:
-                    run()  # the ranks leave the barrier one by one: one call, not timed, brings them into step
-                start_s = clock()
-                for _ in range(calls):
-                    run()
-                times_s.append((clock() - start_s) / calls)
-        finally:
-            if collecting:
-                gc.enable()
-        return times_s
+    def _calls(self, meter: Meter, size_bytes: int) -> int:
+        """Return how many calls a sample times, the same on all ranks: by size, fewer if one takes long."""
+        by_size = calls_per_sample(size_bytes)
+        once_s = max(self._control.gather(min(meter.once_s() for _ in range(2)))) if by_size > 1 else 0.0
+        return max(1, min(by_size, int(SAMPLE_S / once_s))) if once_s > 0 else by_size

@@ -35,7 +35,15 @@ def bench(
     root: Annotated[str, typer.Option("-r", "--root", help="Root rank of rooted collectives, or all.")] = "0",
     check: Annotated[int, typer.Option("-c", "--check", help="Check the results: 1 or 0.")] = 1,
     compare: Annotated[str, typer.Option("--compare", help="Baselines by comma: gloo,openmpi,mpich.")] = "",
+    env: Annotated[
+        list[str] | None,
+        typer.Option("--env", help="NAME=FOLDER: the environment of a baseline that is not in this one. Repeatable."),
+    ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write every sample to this file.")] = None,
+    csv_file: Annotated[Path | None, typer.Option("--csv", help="Write a line per figure to this file.")] = None,
+    plot_file: Annotated[
+        Path | None, typer.Option("--plot", help="Draw time against size to this file: .png, .svg or .pdf.")
+    ] = None,
     timeout_s: Annotated[
         float, typer.Option("--timeout", min=1, help="Seconds without progress until all stacks are printed.")
     ] = 120.0,
@@ -43,9 +51,11 @@ def bench(
     """Time and check collectives, next to other libraries, as nccl-tests does.
 
     Run it under mpirun or torchrun, one process a rank. Columns, algbw and busbw are those of nccl-tests; the time is
-    the median over the samples of the slowest rank. Exits 1 if an element is wrong.
+    the median over the samples of the slowest rank. The libraries take turns; a baseline that needs an environment of
+    its own (MPICH beside Open MPI) runs there and sleeps while it is not its turn. Below the table: ratios with their
+    95% limits, and cliffs (a size that takes over 1.5x what its neighbours promise). Exits 1 if an element is wrong.
 
-    Example: mpirun -n 4 hccl-py bench all_reduce -b 8 -e 64M -f 4 --compare gloo,openmpi --json out.json
+    Example: mpirun -n 4 hccl-py bench all_reduce -b 8 -e 64M -f 4 --compare gloo,openmpi,mpich --json out.json
     """
     from hccl_py.bench.run import Settings
 
@@ -60,17 +70,27 @@ def bench(
         calls=aggregate,
         check=bool(check),
     )
-    wrong = _run(settings, root, [name for name in compare.split(",") if name], json_file, timeout_s)
+    outputs = _outputs(json_file, csv_file, plot_file)
+    baselines = [name for name in compare.split(",") if name]
+    wrong = _run(settings, root, baselines, _environments(env or [], baselines), outputs, timeout_s)
     if wrong:
         raise typer.Exit(1)
 
 
-def _run(settings: Any, root: str, baselines: list[str], json_file: Path | None, timeout_s: float) -> int:
+def _run(
+    settings: Any,
+    root: str,
+    baselines: list[str],
+    environments: dict[str, Path],
+    outputs: dict[str, Path],
+    timeout_s: float,
+) -> int:
     """Measure on this rank with all others; return the number of wrong elements. Rank 0 prints and writes."""
     from dataclasses import replace
 
     import hccl_py
     from hccl_py.bench import peers, report
+    from hccl_py.bench.connect import connect
     from hccl_py.bench.control import Control, refuse_lonely_ranks
     from hccl_py.bench.run import Benchmark, Row
     from hccl_py.bench.watchdog import Watchdog
@@ -84,7 +104,7 @@ def _run(settings: Any, root: str, baselines: list[str], json_file: Path | None,
         libraries: list[peers.Library] = [peers.HcclPy(hccl_py.init())]
         for name in baselines:
             watchdog.feed(f"connecting {name}")
-            libraries.append(peers.connect(name, control, timeout_s))
+            libraries.append(connect(name, control, timeout_s, environments))
         versions = {library.name: library.version for library in libraries}
         width = max(map(len, (*versions, "library")))
         table: list[str] = []
@@ -101,15 +121,48 @@ def _run(settings: Any, root: str, baselines: list[str], json_file: Path | None,
         rows = Benchmark(control, libraries, settings, watchdog).run(show)
         if control.rank == 0:
             _print(report.footer(rows, control.size))
-            if json_file is not None:
-                command = shlex.join(["hccl-py", *sys.argv[1:]])
-                record = report.document(rows, control.size, command, versions, settings)
-                json_file.parent.mkdir(parents=True, exist_ok=True)
-                json_file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+            command = shlex.join(["hccl-py", *sys.argv[1:]])
+            _write(outputs, report.document(rows, control.size, command, versions, settings))
         control.barrier()
         for library in reversed(libraries):  # not after an error: to close would wait for ranks that are elsewhere
             library.close()
     return report.count_wrong(rows)
+
+
+def _write(outputs: dict[str, Path], record: dict[str, Any]) -> None:
+    from hccl_py.bench import plot, table
+
+    for kind, path in outputs.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if kind == "plot":
+            plot.draw(record, path)
+        else:
+            text = json.dumps(record, indent=1) + "\n" if kind == "json" else table.to_csv(record)
+            path.write_text(text, encoding="utf-8")
+
+
+def _outputs(json_file: Path | None, csv_file: Path | None, plot_file: Path | None) -> dict[str, Path]:
+    """Return the files to write, by kind. Raises ConfigError for a picture that cannot be drawn."""
+    if plot_file is not None:
+        from hccl_py.bench import plot
+
+        plot.check(plot_file)
+    files = {"json": json_file, "csv": csv_file, "plot": plot_file}
+    return {kind: path for kind, path in files.items() if path is not None}
+
+
+def _environments(given: list[str], baselines: list[str]) -> dict[str, Path]:
+    from hccl_py.bench.peers import MPI_MARKS
+
+    found = {}
+    for text in given:
+        name, _, folder = text.partition("=")
+        if name not in MPI_MARKS or not folder:
+            raise ConfigError(f"--env {text}: write NAME=FOLDER, NAME one of {', '.join(MPI_MARKS)}")
+        if name not in baselines:
+            raise ConfigError(f"--env {text}: {name} is not in --compare")
+        found[name] = Path(folder)
+    return found
 
 
 def _print(lines: list[str]) -> None:

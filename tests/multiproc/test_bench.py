@@ -65,6 +65,27 @@ def test_every_type_and_operator_is_right_on_two_ranks() -> None:
     assert len({row[3:5] for row in ROW.findall(job.output)}) == 6 * 5 + 9 * 7
 
 
+@needs_open_mpi
+@pytest.mark.skipif(not Path(f"{sys.prefix}-mpich").is_dir(), reason="make install makes the environment of MPICH")
+@pytest.mark.timeout(200)
+def test_mpich_takes_its_turns_in_an_environment_of_its_own(tmp_path: Path) -> None:
+    files = {kind: tmp_path / f"out.{kind}" for kind in ("json", "csv", "png")}
+    command = [HCCL_PY, "bench", "all", "-b", "64", "-e", "256", "-f", "4", "-n", "2", "-w", "1", "-m", "1"]
+    outputs = ["--json", str(files["json"]), "--csv", str(files["csv"]), "--plot", str(files["png"])]
+    job = run(mpirun(2, [*command, "--compare", "openmpi,mpich", *outputs]), 180)
+    assert job.status == 0, job.output
+    assert "# Out of bounds values : 0 OK" in job.output and "the best of them at each size" in job.output
+    record = json.loads(files["json"].read_text(encoding="utf-8"))
+    assert "mpich" in record["versions"]["mpich"].lower() and "open mpi" in record["versions"]["openmpi"].lower()
+    measured = {(row["collective"], row["library"]) for row in record["rows"]}
+    assert measured == {(name, library) for name in CASES for library in ("hccl_py", "openmpi", "mpich")}
+    assert {one["baseline"] for one in record["ratios"]} == {"openmpi", "mpich"}
+    lines = files["csv"].read_text(encoding="utf-8").splitlines()
+    cells = [row[form] for row in record["rows"] for form in ("out_of_place", "in_place")]
+    assert len(lines) == 1 + sum("absent" not in cell for cell in cells)
+    assert files["png"].read_bytes().startswith(b"\x89PNG")
+
+
 @pytest.mark.timeout(200)
 def test_under_torchrun_next_to_gloo() -> None:
     command = ["--no-python", HCCL_PY, "bench", "all_gather", "-b", "8K", "-e", "8K", "-n", "2", "--compare", "gloo"]
@@ -79,7 +100,7 @@ def test_under_torchrun_next_to_gloo() -> None:
     ("arguments", "message"),
     [
         (["-d", "bfloat16", "--compare", "openmpi"], "openmpi has no element type bfloat16"),
-        (["--compare", "mpich"], "this process has loaded Open MPI"),
+        (["--compare", "mpich", "--env", "mpich=/nowhere"], "no /nowhere/bin/mpirun"),
         (["--compare", "nccl"], "no such baseline"),
         (["-r", "2"], "the root must be a rank from 0 to 1"),
     ],
