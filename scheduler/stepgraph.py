@@ -85,7 +85,7 @@ def build_graph(programs: Sequence[Program]) -> StepGraph:
     hazards: list[Hazard] = []
     overwritten: list[OverwrittenRead] = []
     for program, layout, start in zip(programs, layouts, starts, strict=False):
-        _find_hazards(program, layout, start, hazards, overwritten)
+        find_hazards(program, layout, start, hazards, overwritten)
     messages, incoming = _match(programs, starts, steps)
     owner = tuple(rank for rank, program in enumerate(programs) for _ in program.steps)
     return StepGraph(
@@ -141,9 +141,10 @@ def _match(
     return messages, tuple(incoming)
 
 
-def _find_hazards(
+def find_hazards(
     program: Program, layout: Layout, start: int, hazards: list[Hazard], overwritten: list[OverwrittenRead]
 ) -> None:
+    """Append the hazards of one rank, whose steps are numbered from ``start`` on, and what it reads overwritten."""
     barrier = program.collective is Collective.BARRIER
     shifts, shared = layout.in_place_shifts(), max(layout.input_slots, layout.output_slots)
     if barrier:  # never in place
