@@ -32,7 +32,7 @@ class Builder:
         self._content = content
         self._templates = Templates(document, content.host_types, content.link_types)
         self._all = Scope(document, self._templates, self.work)
-        self._insides: dict[str, Scope] = {}  # of hosts that say no more than their type
+        self._insides: dict[str | int, Scope] = {}  # of hosts that say no more than their type, else of each entry
 
     def topology(self) -> Topology:
         """The graph.
@@ -82,10 +82,10 @@ class Builder:
             self._all.add_link((full[a], full[b]), wire, path)
 
     def _inside(self, host: str, body: HostBody, path: Path_) -> Scope:
-        """The nodes and links in a host, by local names; made once for all hosts that are their type and no more."""
-        plain = body.type and body.model_fields_set == {"type"}
-        if plain and body.type in self._insides:
-            return self._insides[body.type]
+        """The nodes and links in a host, by local names; made once for all equal hosts."""
+        key = body.type if body.model_fields_set == {"type"} else id(body)
+        if key in self._insides:
+            return self._insides[key]
         scope = Scope(self._document, self._templates, self.work, host)
         scope.nodes[HOST_WORD] = NodeSpec(NodeKind.HOST, {}, path)
         bodies = self._templates.bodies(body, path)
@@ -106,8 +106,7 @@ class Builder:
         for one, at in bodies:
             for index, link in enumerate(one.links):
                 scope.add_links(link, (*at, "links", index))
-        if plain:
-            self._insides[body.type] = scope
+        self._insides[key] = scope
         return scope
 
     def _add_local(self, scope: Scope, kind: NodeKind, host: str, local: str, entry: Entry, path: Path_) -> None:

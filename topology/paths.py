@@ -85,6 +85,13 @@ class PathFinder:
                 near[other] = self._search(start, {_NETWORK, self._host[start], other}, relays=False)
             if to in near[other] or to == start:
                 return near[other]
+        return self._search_all(start)
+
+    def search_everywhere(self, src: str) -> None:
+        """Find the paths from ``src`` to all nodes at once: right when most of them will be asked for."""
+        self._search_all(self._number[src])
+
+    def _search_all(self, start: int) -> dict[int, Link]:
         self._full[start] = self._search(start, None, relays=True)
         return self._full[start]
 

@@ -15,6 +15,7 @@ from hccl_py.core.units import format_bandwidth, format_seconds
 from hccl_py.topology.graph import Link, LinkKind, Node, NodeKind, Topology
 from hccl_py.topology.node import HOST_WORD, natural_key
 from hccl_py.topology.placement import Placement
+from hccl_py.topology.ranges import fold
 
 _MAX_RANK_ROWS = 8  # of one group of equal hosts
 
@@ -87,18 +88,7 @@ def compress(names: Iterable[str]) -> str:
             hosts_of.setdefault(compress(locals_), set()).add(host)
         words = [f"{compress(hosts)}/{text}" if hosts != {""} else text for text, hosts in hosts_of.items()]
         return " ".join(sorted(words, key=natural_key))
-    runs: dict[tuple[str, str], list[int]] = {}
-    words = []
-    for name in sorted(names, key=natural_key):
-        match = re.fullmatch(r"(.*?)(0|[1-9]\d*)(\D*)", name)
-        if match is None:
-            words.append(name)
-        else:
-            runs.setdefault((match[1], match[3]), []).append(int(match[2]))
-    for (before, after), numbers in runs.items():
-        text = _ranges(numbers)
-        words.append(f"{before}{text}{after}" if len(numbers) == 1 else f"{before}[{text}]{after}")
-    return " ".join(sorted(words, key=natural_key))
+    return " ".join(fold(names))
 
 
 def _ranges(numbers: Sequence[int]) -> str:

@@ -40,10 +40,10 @@ class PcieTree(Fabric):
             for switch in switches[root]:
                 grown.wire(switch, root, uplink)
         for group in ends:
-            unplaced = [end for end in group if end.numa not in switches]
-            of_root = {root: [end for end in group if end.numa == root] for root in switches}
-            for root, members in zip(switches, _deal(unplaced, len(switches)), strict=True):
-                of_root[root] += members
+            root_of = {end.name: end.numa for end in group if end.numa in switches}
+            dealt = _deal([end for end in group if end.name not in root_of], len(switches))
+            root_of |= {end.name: root for root, ends_ in zip(switches, dealt, strict=True) for end in ends_}
+            of_root = {root: [end for end in group if root_of[end.name] == root] for root in switches}
             for root, members in of_root.items():
                 for switch, few in zip(switches[root], _deal(members, len(switches[root])), strict=True):
                     for end in few:

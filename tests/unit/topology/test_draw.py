@@ -59,7 +59,7 @@ def test_tree_keeps_to_its_width() -> None:
         (["gpu2", "gpu0", "gpu1"], "gpu[0-2]"),
         (["gpu10", "gpu2"], "gpu[2,10]"),
         (["eth0"], "eth0"),
-        (["n01", "n02", "n10"], "n0[1-2] n10"),  # as cluster files would read it
+        (["n01", "n02", "n10"], "n[01-02,10]"),  # as cluster files would read it
         (["a/x0", "a/x1", "b/x0", "b/x1"], "a b/x[0-1]"),
         (["a", "a/x", "leaf"], "a leaf a/x"),
     ],

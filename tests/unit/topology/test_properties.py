@@ -12,12 +12,13 @@ from hccl_py.core.errors import TopologyError
 from hccl_py.topology.config import parse_cluster, parse_topology
 from hccl_py.topology.dump import dump_topology
 from hccl_py.topology.graph import DeviceKind, Link, LinkKind, Node, NodeKind, Topology
-from hccl_py.topology.paths import extend, relays
+from hccl_py.topology.paths import PathFinder, extend, relays
 from hccl_py.topology.placement import Placement
 from hccl_py.topology.tree import tree_text
 
 quick = settings(deadline=None, max_examples=60)
-WORDS = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.:@+-]{0,5}", fullmatch=True)
+LETTERS = "abAB0129_"  # few, so that names are alike
+WORDS = st.builds(str.__add__, st.sampled_from(LETTERS), st.text(f"{LETTERS}.:@+-", max_size=5))
 FIGURES = st.floats(1e-3, 1e13)
 
 
@@ -143,6 +144,16 @@ def test_paths_are_connected_and_no_other_is_better(topology: Topology) -> None:
             assert all(a.dst == b.src for a, b in pairwise(path))
             assert label(topology, path) == min(label(topology, other) for other in every)
             assert topology.bottleneck_Bps(path) == min(link.bandwidth_Bps for link in path)
+
+
+@quick
+@given(topologies(simple=True))
+def test_the_short_search_finds_what_the_long_one_finds(topology: Topology) -> None:
+    for src in topology.nodes:
+        patient, hasty = PathFinder(topology.nodes, topology.links), PathFinder(topology.nodes, topology.links)
+        hasty.search_everywhere(src.name)
+        for dst in topology.nodes:
+            assert patient.path(src.name, dst.name) == hasty.path(src.name, dst.name)
 
 
 @quick
