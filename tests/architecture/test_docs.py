@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = (
     "docs", "hccl_py", "topology", "scheduler", "transports", "compression", "native", "tests", "cluster_configs",
 )  # fmt: skip
-PAGES = ("README.md", "CONTRIBUTING.md", "docs/ARCHITECTURE.md", "docs/BENCHMARKS.md", "docs/PLAN_FORMAT.md")
+PAGES = ("README.md", "CONTRIBUTING.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")))
 
 
 def missing(text: str) -> list[str]:

@@ -1,0 +1,124 @@
+"""Plans for uneven networks against gloo, on emulated hosts: the lab's lines of `make bench-topology` (root only).
+
+``python tests/perf/lab_topology.py [star|sites|ordered ...]`` prints a table; :func:`record` makes claims of it.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hccl_py.core.env import child_environ
+from hccl_py.core.types import Collective
+from hccl_py.lab.network import LabNetwork, lab
+from hccl_py.scheduler.bounds import lower_bound
+from hccl_py.topology.config import load_cluster
+
+CONFIGS = Path(__file__).parents[2] / "cluster_configs"
+SIZE_BYTES = 16 << 20
+ROUNDS = 31
+FILES = {"star": "lab_star.yaml", "sites": "lab_two_sites.yaml", "ordered": "lab_two_sites_ordered.yaml"}
+COMMAND = "python tests/perf/lab_topology.py"
+_SINK = """
+import socket, sys
+with socket.create_server((sys.argv[1], 5000)) as server:
+    print("listening", flush=True)
+    connection = server.accept()[0]
+    while connection.recv(1 << 20):
+        pass
+"""
+_SOURCE = """
+import socket, sys, time
+with socket.create_connection((sys.argv[1], 5000)) as connection:
+    start_s = time.monotonic()
+    connection.sendall(bytes(int(sys.argv[2])))
+    connection.shutdown(socket.SHUT_WR)
+    connection.recv(1)
+    print(time.monotonic() - start_s)
+"""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Seconds of each round by backend, and the bound with the payload share that TCP had on the narrowest link."""
+
+    seconds: dict[str, list[float]]
+    bound_s: float
+    payload_share: float
+
+    @property
+    def against_gloo(self) -> float:
+        """Median of gloo's time over ours, pair by pair."""
+        pairs = zip(self.seconds["gloo"], self.seconds["hccl_py"], strict=True)
+        return statistics.median(gloo / ours for gloo, ours in pairs)
+
+    @property
+    def of_bound(self) -> float:
+        """The bound over our median time: 1 is the most that the network allows."""
+        return self.bound_s / statistics.median(self.seconds["hccl_py"])
+
+
+def measure(which: str, rounds: int = ROUNDS, size_bytes: int = SIZE_BYTES) -> Measured:
+    """Bring a cluster up, run both backends on it in turns, take it down."""
+    file = CONFIGS / FILES[which]
+    cluster = load_cluster(file)
+    with lab(file, f"perf{which}") as network:
+        share = _payload_share(network)
+        worker = Path(__file__).with_name("lab_ranks.py")
+        words = [sys.executable, "-m", "hccl_py.cli.main", "lab", "run", "--name", network.name, "--"]
+        run = [*words, sys.executable, str(worker), str(size_bytes), str(rounds)]
+        environ = child_environ(OMP_NUM_THREADS="1")
+        done = subprocess.run(run, stdout=subprocess.PIPE, text=True, timeout=900, check=True, env=environ)
+    seconds = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+    bound_s = lower_bound(cluster.topology, cluster.placement, Collective.ALL_REDUCE, size_bytes).time_s
+    return Measured(seconds, bound_s / share, share)
+
+
+def _payload_share(network: LabNetwork) -> float:
+    """What TCP leaves of the narrowest host's rate."""
+    ranks = network.blueprint.ranks
+    wires = [(network.blueprint.ports(host)[0], host) for host in ranks]
+    rates = {host: min(w.a_to_b_bps for w in network.blueprint.wires if port in (w.a, w.b)) for port, host in wires}
+    narrow = min(ranks, key=rates.__getitem__)
+    wide = max((host for host in ranks if host != narrow), key=rates.__getitem__)
+    address, nbytes = network.blueprint.address(wide), 16 << 20
+    sink = subprocess.Popen([*network.prefix(wide), sys.executable, "-c", _SINK, address], stdout=subprocess.PIPE)
+    try:
+        assert sink.stdout is not None and sink.stdout.readline() == b"listening\n"
+        command = [*network.prefix(narrow), sys.executable, "-c", _SOURCE, address, str(nbytes)]
+        took_s = float(subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout)
+    finally:
+        sink.kill()
+        sink.wait()
+    return min(nbytes * 8 / took_s / rates[narrow], 1.0)
+
+
+def record(claims: Any, which: Sequence[str] = ("star", "sites", "ordered")) -> None:
+    """Measure and record ``lab_<which>_gloo`` and ``lab_<which>_bound``; the ordered sites are shown only."""
+    for name in which:
+        found = measure(name)
+        print(_line(name, found))
+        if name == "ordered":
+            continue
+        for id_, value in ((f"lab_{name}_gloo", found.against_gloo), (f"lab_{name}_bound", found.of_bound)):
+            baseline = "gloo, same run" if id_.endswith("gloo") else f"lower bound, {found.payload_share:.1%} payload"
+            claims.record(id_, value, command=COMMAND, n=ROUNDS, samples=found.seconds, baseline=baseline)
+
+
+def _line(name: str, found: Measured) -> str:
+    medians = {backend: statistics.median(times) for backend, times in found.seconds.items()}
+    return (
+        f"{name:8s} 16 MiB: gloo {medians['gloo'] * 1e3:7.1f} ms, hccl_py {medians['hccl_py'] * 1e3:7.1f} ms "
+        f"({found.against_gloo:.2f}x), {found.of_bound:.1%} of the bound {found.bound_s * 1e3:.1f} ms"
+    )
+
+
+if __name__ == "__main__":
+    for wanted in sys.argv[1:] or FILES:
+        print(_line(wanted, measure(wanted)), flush=True)
