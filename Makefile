@@ -2,7 +2,7 @@
 PYTHON ?= python3
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help install demo test lint lock clean
+.PHONY: help install demo test bench-cpu lint lock clean
 
 # What Open MPI needs to run as root and with more ranks than cores; harmless elsewhere. MPICH needs nothing.
 export OMPI_ALLOW_RUN_AS_ROOT := 1
@@ -32,6 +32,7 @@ help:
 	@echo 'make install   .venv (Open MPI) and .venv-mpich, with the native engine built'
 	@echo 'make demo      four ranks train over gloo and over hccl_py, then the all-reduce benchmark; pictures in out/demo/'
 	@echo 'make test      all tests (TESTS="tests/unit -k ring" for some)'
+	@echo 'make bench-cpu measure against Open MPI, MPICH and gloo (PART="two,torch" for some, TABLES=1 for the tables in docs)'
 	@echo 'make lint      ruff and mypy'
 	@echo 'make lock      resolve requirements/dev.in anew into $(LOCK)'
 	@echo 'make clean     remove the environments and everything that was built'
@@ -72,6 +73,9 @@ demo: install
 test: install
 	@mkdir -p build; rm -f build/test.exit
 	@.venv/bin/python -m pytest $(TESTS) || { code=$$?; echo $$code > build/test.exit; exit $$code; }
+
+bench-cpu: install
+	@.venv/bin/python tests/perf/cpu_bench.py --part="$(PART)" $(if $(TABLES),--tables)
 
 lint: install
 	@.venv/bin/ruff check .

@@ -54,18 +54,31 @@ class Buffers:
     recv: Array | None
 
     @classmethod
-    def allocate(cls, case: Case, dtype: np.dtype, count: int, rank: int, n: int, root: int, in_place: bool) -> Buffers:
-        """Make the buffers: one-dimensional, ``count`` elements a block, zeroed (so that their pages exist)."""
+    def allocate(
+        cls,
+        case: Case,
+        dtype: np.dtype,
+        count: int,
+        rank: int,
+        n: int,
+        root: int,
+        in_place: bool,
+        zeros: Callable[[int, np.dtype], Array] = np.zeros,
+    ) -> Buffers:
+        """Make the buffers: one-dimensional, ``count`` elements a block, zeroed (so that their pages exist).
+
+        ``zeros`` makes an array of so many elements of a type.
+        """
         sends = case.has_input(rank, root)
         receives = case.has_output(rank, root)
         send_count = count * (n if case.sends_blocks else 1)
         recv_count = count * (n if case.receives_blocks else 1)
         if not in_place or not (sends and receives):
             return cls(
-                np.zeros(send_count, dtype) if sends else None,
-                np.zeros(recv_count, dtype) if receives else None,
+                zeros(send_count, dtype) if sends else None,
+                zeros(recv_count, dtype) if receives else None,
             )
-        whole = np.zeros(max(send_count, recv_count), dtype)
+        whole = zeros(max(send_count, recv_count), dtype)
         own = whole[rank * count : (rank + 1) * count]
         return cls(
             own if send_count < recv_count else whole,

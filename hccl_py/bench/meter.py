@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import gc
 import time
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
-from hccl_py.bench.cases import Buffers
+from hccl_py.bench.cases import CASES, Buffers
 from hccl_py.bench.control import Control
 from hccl_py.bench.oracle import Oracle
 from hccl_py.bench.peers import Bound
 from hccl_py.bench.watchdog import Watchdog
+from hccl_py.core.types import DType, ReduceOp
 
 
 class Meter(Protocol):
@@ -26,6 +28,37 @@ class Meter(Protocol):
 
     def turn(self, samples: int, calls: int, warmup: int) -> list[float]:
         """Return ``samples`` times of a call in seconds, each the mean of ``calls``, after ``warmup`` calls."""
+        ...
+
+
+@dataclass(frozen=True)
+class Task:
+    """One case at one size in one form: plain data, so that it can be told to another process."""
+
+    case: str
+    dtype: int
+    op: int
+    root: int
+    count: int
+    n: int
+    in_place: bool
+
+    @classmethod
+    def of(cls, oracle: Oracle, in_place: bool) -> Task:
+        """Return the task that ``oracle`` can check."""
+        return cls(oracle.case.name, int(oracle.dtype), int(oracle.op), oracle.root, oracle.count, oracle.n, in_place)
+
+    def oracle(self) -> Oracle:
+        """Return what checks it."""
+        return Oracle(CASES[self.case], DType(self.dtype), ReduceOp(self.op), self.root, self.count, self.n)
+
+
+@runtime_checkable
+class MetersItself(Protocol):
+    """A library that is not called from this process: it takes its samples itself."""
+
+    def meter(self, task: Task, watchdog: Watchdog) -> Meter:
+        """Bind it to buffers of its own. Raises UnsupportedError."""
         ...
 
 

@@ -16,46 +16,21 @@ import select
 import socket
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hccl_py.bench.cases import CASES
 from hccl_py.bench.control import Control
-from hccl_py.bench.meter import LocalMeter
-from hccl_py.bench.oracle import Oracle
+from hccl_py.bench.meter import LocalMeter, Task
 from hccl_py.bench.peers import Library, Mpi, Request, UnsupportedError
 from hccl_py.bench.watchdog import Watchdog
 from hccl_py.core.env import Env, child_environ
 from hccl_py.core.errors import ConfigError, HcclError
-from hccl_py.core.types import DType, ReduceOp
 from hccl_py.launch import Job
 
 START_S = 60.0  # until the partners have come
 LAUNCHER_PREFIXES = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "MPI_", "MPIR_", "HYDRA_", "HYDI_", "SLURM_", "TORCHELASTIC_")
 LAUNCHER_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-
-
-@dataclass(frozen=True)
-class Task:
-    """One case at one size in one form, as it is told to a partner."""
-
-    case: str
-    dtype: int
-    op: int
-    root: int
-    count: int
-    n: int
-    in_place: bool
-
-    @classmethod
-    def of(cls, oracle: Oracle, in_place: bool) -> Task:
-        """Return the task that ``oracle`` can check."""
-        return cls(oracle.case.name, int(oracle.dtype), int(oracle.op), oracle.root, oracle.count, oracle.n, in_place)
-
-    def oracle(self) -> Oracle:
-        """Return what checks it."""
-        return Oracle(CASES[self.case], DType(self.dtype), ReduceOp(self.op), self.root, self.count, self.n)
 
 
 class Line:

@@ -10,11 +10,10 @@ import numpy as np
 from hccl_py.bench.cases import CASES, Case
 from hccl_py.bench.control import Control
 from hccl_py.bench.dtypes import short_name
-from hccl_py.bench.meter import LocalMeter, Meter
+from hccl_py.bench.meter import LocalMeter, Meter, MetersItself, Task
 from hccl_py.bench.metrics import calls_per_sample
 from hccl_py.bench.oracle import Oracle
 from hccl_py.bench.peers import Library, Request, UnsupportedError
-from hccl_py.bench.remote import Remote, Task
 from hccl_py.bench.watchdog import Watchdog
 from hccl_py.core.errors import ConfigError
 from hccl_py.core.types import DType, ReduceOp, allowed
@@ -143,7 +142,7 @@ class Benchmark:
         for library in self._libraries:
             self._watchdog.feed(f"preparing {library.name} {label}")
             try:
-                if isinstance(library, Remote):
+                if isinstance(library, MetersItself):
                     meters[library.name] = library.meter(Task.of(oracle, in_place), self._watchdog)
                 else:
                     request = Request(oracle.case, oracle.dtype, oracle.op, oracle.root, buffers, in_place)

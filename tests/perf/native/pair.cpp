@@ -4,6 +4,7 @@
 //   limit  SIZE in|out SAMPLES CALLS   all-reduce of shared buffers with nothing around it (float32)
 //   ring   SIZE SAMPLES CALLS          hand-written ring on the engine's channels, private buffers (float32)
 //   plan   SIZE SAMPLES CALLS          the same ring as a plan in the engine (below 1 KiB: one round), contract check on
+//   exchange SIZE SAMPLES CALLS        hand-written all-reduce of SIZE = 8 bytes: a cache line a rank with payload and flag
 //   kernel DTYPE SIZE SAMPLES CALLS    bare fold of two operands of SIZE, both processes at once
 // The answer is a line: for each sample the seconds a call, of the slower process.
 #include <sys/wait.h>
@@ -28,8 +29,28 @@ using namespace hccl_py::perf;
 constexpr int kMostSamples = 4096;
 constexpr std::size_t kSegmentBytes = 32 * 1024;
 
+// By parity, as on the engine's board: a rank writes line s + 2 only after its peer has entered s + 1, so has read s.
+struct Exchange {
+  struct alignas(64) Line {
+    std::atomic<std::uint64_t> sequence{0};
+    float payload[2] = {};
+  };
+  Line lines[2][2];
+
+  void run(int rank, std::uint64_t sequence, const float* in, float* out) {
+    Line &mine = lines[rank][sequence & 1], &theirs = lines[1 - rank][sequence & 1];
+    mine.payload[0] = in[0];
+    mine.payload[1] = in[1];
+    mine.sequence.store(sequence, std::memory_order_release);
+    while (theirs.sequence.load(std::memory_order_acquire) != sequence) cpu_relax();
+    out[0] = in[0] + theirs.payload[0];
+    out[1] = in[1] + theirs.payload[1];
+  }
+};
+
 struct Shared {
   Meeting meeting;
+  Exchange exchange;
   double times_s[2][kMostSamples];
 };
 
@@ -103,6 +124,11 @@ class Rank {
     if (!words || bytes == 0 || bytes > kLargest || samples < 1 || samples > kMostSamples || calls < 1) return false;
     if (what == "limit") return measure_limit(bytes, word == "in", samples, calls);
     if (what == "ring") return sample(samples, calls, [&] { ring_->all_reduce(input(), output(), bytes, kSegmentBytes); });
+    if (what == "exchange") {
+      const auto* in = reinterpret_cast<const float*>(input());
+      auto* out = reinterpret_cast<float*>(output());
+      return bytes == 8 && sample(samples, calls, [&] { shared_.exchange.run(rank_, ++exchanges_, in, out); });
+    }
     if (what == "plan") return measure_plan(bytes, samples, calls);
     if (what == "kernel") return measure_kernel(word, bytes, samples, calls);
     return false;
@@ -209,6 +235,7 @@ class Rank {
   Shared& shared_;
   SharedBuffers buffers_;
   std::byte *input_ = nullptr, *output_ = nullptr;
+  std::uint64_t exchanges_ = 0;
   std::unique_ptr<BellSocket> bell_;
   std::unique_ptr<Ring> ring_;
   std::shared_ptr<Group> group_;

@@ -14,9 +14,10 @@ import pytest
 from hccl_py.bench.cases import CASES
 from hccl_py.bench.connect import connect
 from hccl_py.bench.control import Control
+from hccl_py.bench.meter import Task
 from hccl_py.bench.oracle import Oracle
 from hccl_py.bench.peers import Bound, Request, UnsupportedError
-from hccl_py.bench.remote import Line, Partner, Remote, Task, _accept, _environ
+from hccl_py.bench.remote import Line, Partner, Remote, _accept, _environ
 from hccl_py.bench.watchdog import Watchdog
 from hccl_py.bootstrap import SingleBootstrap
 from hccl_py.core.errors import ConfigError
