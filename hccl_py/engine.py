@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hccl_py import _native
@@ -18,8 +19,9 @@ from hccl_py.core.env import Env
 from hccl_py.core.errors import CollectiveTimeoutError, ConfigError, DesyncError, HcclError
 from hccl_py.core.types import Collective, DType, ReduceOp
 from hccl_py.options import group_options
-from hccl_py.planner import Planner
+from hccl_py.planner import Planner, allowed_interfaces
 from hccl_py.sites import Site, call_site, describe
+from hccl_py.topology.config import ClusterConfig, load_cluster
 
 _PENDING_BEFORE_SWEEP = 32
 _SITE_WAIT_S = 1.0  # for the other side to say where it called
@@ -93,11 +95,12 @@ class Engine:
         self._pending: deque[Work] = deque()  # perhaps not over: a Work that is dropped must not take its buffers along
         self._pending_lock = threading.RLock()  # threads may start work at once, and buffers let go may call back
         _log.setLevel(self._env.log_level.upper())
+        self._cluster: ClusterConfig | None = None
         self._group: _native.Group = self._together(bootstrap, "configure", lambda: self._make(hub))
         # At exit too: peers that wait for this rank hear at once that it is gone.
         self._close = weakref.finalize(self, self._group.close)
         hosts = self._connect(bootstrap, hub)
-        self._planner = Planner(hosts, self._env, self._group.slot_bytes if len(set(hosts)) == 1 else 0)
+        self._planner = Planner(hosts, self._env, self._group.slot_bytes if len(set(hosts)) == 1 else 0, self._cluster)
         self._agree(bootstrap, "settings", self._planner.digest())
         if self._group.warning:
             _log.warning("%s; these ranks use tcp among themselves", self._group.warning)
@@ -106,6 +109,10 @@ class Engine:
         self._run: Callable[..., bool] = self._group.run
 
     def _make(self, hub: _native.Hub | None) -> _native.Group:
+        if self._env.topology is not None:
+            self._cluster = load_cluster(self._env.topology)
+            if self._env.interfaces is None:  # the file's policy may say which ones this rank may use
+                self._env = replace(self._env, interfaces=allowed_interfaces(self._cluster, self.rank))
         return _native.Group(self.rank, self.size, hub=hub, **group_options(self._env, self._timeout_s))
 
     def _connect(self, bootstrap: Bootstrap, hub: _native.Hub | None) -> list[str]:

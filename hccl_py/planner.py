@@ -8,10 +8,15 @@ from collections.abc import Sequence
 from hccl_py.core.env import Env
 from hccl_py.core.errors import ConfigError
 from hccl_py.core.types import Collective
+from hccl_py.scheduler.algorithms import builtin_algorithms
+from hccl_py.scheduler.by_size import table_by_size
 from hccl_py.scheduler.select import PlanTable, build_table
-from hccl_py.topology.config import load_cluster
+from hccl_py.topology.config import ClusterConfig, load_cluster
 from hccl_py.topology.graph import Topology
+from hccl_py.topology.link import LinkKind
+from hccl_py.topology.node import did_you_mean
 from hccl_py.topology.placement import Placement
+from hccl_py.topology.policy import Policy
 from hccl_py.topology.world import local_world
 
 
@@ -22,19 +27,23 @@ class Planner:
         hosts: by rank, a word for the host that it is on; ranks with equal words share memory.
         env: settings; HCCL_PY_TOPOLOGY, HCCL_PY_ALGORITHM and HCCL_PY_DETERMINISTIC count here.
         slot_bytes: largest payload that may go by shared slots; 0: none.
+        cluster: what is in the file named by HCCL_PY_TOPOLOGY; it is read if None.
 
     Raises:
         ConfigError, TopologyError: the file named by HCCL_PY_TOPOLOGY is wrong or has too few devices.
     """
 
-    def __init__(self, hosts: Sequence[str], env: Env, slot_bytes: int) -> None:
+    def __init__(self, hosts: Sequence[str], env: Env, slot_bytes: int, cluster: ClusterConfig | None = None) -> None:
         self.topology: Topology
         self.placement: Placement
+        self.policy = Policy()
         if env.topology is None:
             self.topology, self.placement = local_world(hosts)
         else:
-            cluster = load_cluster(env.topology)
+            cluster = cluster if cluster is not None else load_cluster(env.topology)
+            check_policy(cluster.policy, env.topology)
             self.topology, self.placement = cluster.topology, cluster.placement.head(len(hosts))
+            self.policy = cluster.policy
             _check_hosts(self.placement.groups(self.topology), hosts, env.topology)
         self._env = env
         self._slot_bytes = slot_bytes
@@ -42,7 +51,8 @@ class Planner:
     def digest(self) -> str:
         """Equal on ranks that will choose the same plans."""
         env = self._env
-        parts = (self.topology.digest(), self.placement, env.algorithm, env.deterministic, self._slot_bytes)
+        settings = (env.algorithm, env.deterministic, self._slot_bytes)
+        parts = (self.topology.digest(), self.placement, *settings, self.policy)
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
     def table(self, collective: Collective, root: int = 0, uneven: bool = False) -> PlanTable:
@@ -51,16 +61,46 @@ class Planner:
         Raises:
             PlanError: the algorithm that the user forces cannot serve.
         """
-        return build_table(
-            collective,
-            self.topology,
-            self.placement,
-            root=root,
-            deterministic=self._env.deterministic,
-            forced=self._env.algorithm_for(collective),
-            one_round_limit_bytes=self._slot_bytes,
-            uneven=uneven,
-        )
+        forced = self._env.algorithm_for(collective)
+        limits = self.policy.forced(collective) if forced is None else ((None, forced),)
+
+        def table(algorithm: str | None) -> PlanTable:
+            return build_table(
+                collective,
+                self.topology,
+                self.placement,
+                root=root,
+                deterministic=self._env.deterministic or self.policy.deterministic,
+                forced=algorithm,
+                one_round_limit_bytes=self._slot_bytes,
+                uneven=uneven,
+            )
+
+        return table_by_size(limits, table)
+
+
+def check_policy(policy: Policy, path: str) -> None:
+    """Raise ConfigError where a policy names an algorithm that there is not."""
+    known = [algorithm.name for algorithm in builtin_algorithms()]
+    for rule in policy.algorithms:
+        if rule.algorithm not in known:
+            near = did_you_mean(rule.algorithm, known)
+            message = f"there is no algorithm {rule.algorithm!r}{near} (there are {', '.join(known)})"
+            raise ConfigError(f"{path}: policy.algorithms: {message}")
+
+
+def allowed_interfaces(cluster: ClusterConfig, rank: int) -> str | None:
+    """The interfaces of the Ethernet NICs that the policy leaves to the rank's host; None: it says nothing of them."""
+    if cluster.policy.nics is None or rank >= cluster.placement.size:
+        return None
+    topology = cluster.topology
+    host = cluster.placement.host(rank, topology)
+    names = [
+        topology.node(nic).interface
+        for nic in cluster.policy.nics
+        if topology.host_of(nic) == host and any(link.kind is LinkKind.ETHERNET for link in topology.links_from(nic))
+    ]
+    return ",".join(names) or None
 
 
 def _check_hosts(groups: Sequence[Sequence[int]], hosts: Sequence[str], path: str) -> None:

@@ -11,6 +11,8 @@ import typer
 from hccl_py.core.errors import ConfigError
 from hccl_py.core.types import Collective, Order
 from hccl_py.core.units import format_bytes, format_seconds, parse_size
+from hccl_py.planner import check_policy
+from hccl_py.scheduler.by_size import table_by_size
 from hccl_py.scheduler.cost import CostModel, EngineCosts
 from hccl_py.scheduler.select import Candidate, PlanTable, build_table, candidates
 from hccl_py.topology.config import load_cluster
@@ -36,11 +38,18 @@ def plan(
     """Show the plans for a collective on a cluster: predicted times, the choice by size, and the reason."""
     wanted, size_bytes = _collective(collective), parse_size(size)
     config = load_cluster(cluster)
+    check_policy(config.policy, str(cluster))
     placement = config.placement if ranks is None else config.placement.head(ranks)
     if not 0 <= root < placement.size:
         raise ConfigError(f"--root {root}: the cluster has ranks 0 to {placement.size - 1}")
     found = _candidates(wanted, config.topology, placement, root, size_bytes)
-    table = build_table(wanted, config.topology, placement, root=root, deterministic=deterministic, forced=algorithm)
+    deterministic = deterministic or config.policy.deterministic
+    limits = config.policy.forced(wanted) if algorithm is None else ((None, algorithm),)
+
+    def build(forced: str | None) -> PlanTable:
+        return build_table(wanted, config.topology, placement, root=root, deterministic=deterministic, forced=forced)
+
+    table = table_by_size(limits, build)
     chosen = table.choose(size_bytes).plan
     hosts = len(placement.groups(config.topology))
     typer.echo(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -138,3 +139,26 @@ def test_settings_of_one_rank_only_may_differ() -> None:
     for engine in engines:
         if isinstance(engine, Engine):
             engine.close()
+
+
+def test_the_policy_of_the_cluster_file_chooses_interfaces(tmp_path: Path) -> None:
+    """The NIC that is allowed is not there: both refuse; the environment has the last word."""
+    file = tmp_path / "c.yaml"
+    file.write_text(
+        "version: 1\nhosts:\n  h[0-1]:\n    devices: {cpu0: {kind: cpu}}\n"
+        "    nics: {nic0: {interface: nosuchif0}, nic1: }\n"
+        "    links:\n      - {between: [cpu0, host], kind: memory, bandwidth: 9GB/s, latency: 1us}\n"
+        '      - {between: ["nic[0-1]", host], kind: pcie, bandwidth: 9GB/s, latency: 1us}\nswitches: {s: }\n'
+        "links:\n  - {between: [h*/nic*, s], kind: ethernet, bandwidth: 1GB/s, latency: 9us}\n"
+        "policy: {nics: [h*/nic0]}\n"
+    )
+    env = Env(topology=str(file), transports=("tcp",))
+    found = connect([env, env])
+    assert all(isinstance(one, HcclError) and "nosuchif0" in str(one) for one in found)
+    allowed = connect(
+        [Env(topology=str(file), transports=("tcp",), interfaces="lo", host_id=f"h{i}") for i in range(2)]
+    )
+    for one in allowed:
+        assert "nosuchif0" not in str(one)
+        if isinstance(one, Engine):
+            one.close()

@@ -88,3 +88,14 @@ def test_mistakes_are_named(capsys: pytest.CaptureFixture[str], words: tuple[str
 def test_names_with_dashes(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, ONE_HOST, "-c", "All-Gather")
     assert status == 0 and out.startswith("all_gather, 4 ranks")
+
+
+def test_the_policy_of_the_file_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "c.yaml"
+    rules = "policy: {algorithms: [{algorithm: direct, upto: 1MiB}, {algorithm: ring}]}\n"
+    file.write_text((CONFIGS / "single_host_4cpu.yaml").read_text() + rules)
+    assert "chosen here: direct" in run(capsys, str(file), "--size", "1M")[1]
+    assert "chosen here: ring" in run(capsys, str(file), "--size", "2M")[1]
+    assert "chosen here: tree" in run(capsys, str(file), "--size", "2M", "--algorithm", "tree")[1]
+    file.write_text((CONFIGS / "single_host_4cpu.yaml").read_text() + "policy: {deterministic: true}\n")
+    assert "determinism costs" in run(capsys, str(file), "--size", "2M")[1]

@@ -86,7 +86,8 @@ FIELDS: dict[str, tuple[str, str, Callable[[ClusterConfig], object], object, obj
     ),
     "ClusterFile.fabrics": (
         "placement:",
-        "fabrics:\n  eth: {kind: ethernet, ends: [a/nic0], link: {type: slow, kind: roce, bandwidth: 1GB/s}}\nplacement:",
+        "fabrics:\n  eth: {kind: ethernet, ends: [a/nic0], link: {type: slow, kind: roce, bandwidth: 1GB/s}}\n"
+        "placement:",
         lambda c: [e.dst for e in c.topology.links_from("a/nic0")],
         ["a/plx", "leaf"],
         ["a/plx", "eth", "leaf"],
