@@ -74,6 +74,8 @@ class Planner:
                 forced=algorithm,
                 one_round_limit_bytes=self._slot_bytes,
                 uneven=uneven,
+                declared=self._env.topology is not None,
+                channels=self._env.connections or 2,
             )
 
         return table_by_size(limits, table)

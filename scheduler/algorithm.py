@@ -9,8 +9,14 @@ from hccl_py.core.errors import PlanError
 from hccl_py.core.types import Collective
 from hccl_py.scheduler.plan import ParamValue, Plan
 from hccl_py.scheduler.writer import Writer
+from hccl_py.topology.graph import Topology
+from hccl_py.topology.placement import Placement
 
 Groups = tuple[tuple[int, ...], ...]  # the ranks of each host
+
+
+# (collective, topology, placement, root, channels to a peer) -> parameter sets
+Synthesis = Callable[[Collective, Topology, Placement, int, int], tuple[Mapping[str, ParamValue], ...]]
 
 
 @dataclass(frozen=True)
@@ -39,6 +45,8 @@ class Algorithm:
         write: writes the program of ``writer.rank``; called once for each rank; worlds of one rank never reach it.
         shape: (collective, world, params) -> Shape.
         variants: (collective, groups) -> parameter sets worth trying for ranks that sit on hosts like this.
+        synthesize: where the parameters come from the graph: parameter sets for it, tried when the graph was declared
+            or measured; ``variants`` are then examples only.
         worth: False where the selector need not try it (a user may still force it).
     """
 
@@ -49,6 +57,7 @@ class Algorithm:
     shape: Callable[[Collective, int, Mapping[str, ParamValue]], Shape]
     variants: Callable[[Collective, Groups], tuple[Mapping[str, ParamValue], ...]]
     worth: Callable[[Groups], bool] = lambda _: True
+    synthesize: Synthesis | None = None
 
     def supports(self, collective: Collective) -> bool:
         """True if it can do the collective."""

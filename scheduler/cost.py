@@ -65,8 +65,8 @@ class CostModel:
     """Predicts plans for ranks that sit at ``placement`` in ``topology``."""
 
     def __init__(self, topology: Topology, placement: Placement, engine: EngineCosts | None = None) -> None:
-        self._topology = topology
-        self._placement = placement
+        self.topology = topology
+        self.placement = placement
         self.engine = engine or EngineCosts.of(topology, placement)
         self.one_host = len(placement.groups(topology)) == 1
         self._links: dict[Link, int] = {}
@@ -101,14 +101,14 @@ class CostModel:
         total: dict[Link, int] = {}
         for message in graph.messages:
             src, dst = graph.owner[message.sender], graph.owner[message.receiver]
-            for link in self._placement.path(src, dst, self._topology):
+            for link in self.placement.path(src, dst, self.topology):
                 total[link] = total.get(link, 0) + int(amounts.of(message.sender)[0])
         return total
 
     def _route(self, src: int, dst: int) -> _Route:
         route = self._routes.get((src, dst))
         if route is None:
-            path = self._placement.path(src, dst, self._topology)
+            path = self.placement.path(src, dst, self.topology)
             numbers = tuple(self._links.setdefault(link, len(self._links)) for link in path)
             leaves = any(link.kind.is_network for link in path)
             message_s = self.engine.network_message_s if leaves else self.engine.message_s

@@ -19,6 +19,7 @@ Params: TypeAlias = tuple[tuple[str, ParamValue], ...]  # sorted by name
 
 _MAGIC = b"hccl_py plan 1\n"
 _LENGTH = struct.Struct("<I")
+_TOO_LONG = ("down", "up")  # whole trees: parameters that a name leaves out
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,8 @@ class Plan:
     @property
     def name(self) -> str:
         """Algorithm and parameters in short: "direct rounds=2"."""
-        return " ".join([self.algorithm, *(f"{key}={_short(value)}" for key, value in self.params)])
+        words = (f"{key}={_short(value)}" for key, value in self.params if key not in _TOO_LONG)
+        return " ".join([self.algorithm, *words])
 
     def program(self, rank: int) -> Program:
         """The program of one rank, with order and digest as the engine needs them."""

@@ -12,6 +12,7 @@ from hccl_py.core.types import Collective, Order
 from hccl_py.core.units import format_bytes, format_seconds
 from hccl_py.scheduler.algorithm import Algorithm, Groups
 from hccl_py.scheduler.algorithms import builtin_algorithms
+from hccl_py.scheduler.bounds import Bounds, gap
 from hccl_py.scheduler.cost import CostModel, EngineCosts
 from hccl_py.scheduler.plan import Plan
 from hccl_py.topology.graph import Topology
@@ -29,6 +30,7 @@ class PlanEntry:
         probe_bytes: the size at which the prediction was made.
         predicted_s: the predicted time there.
         why: why this plan.
+        bound_s: what no plan can be faster than there (bounds.py), 0 if nobody asked for it.
     """
 
     from_bytes: int
@@ -37,6 +39,7 @@ class PlanEntry:
     probe_bytes: int
     predicted_s: float
     why: str
+    bound_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,8 @@ class PlanTable:
         for row in self.entries:
             upto = "any" if row.upto_bytes == MAX_BYTES else f"up to {format_bytes(row.upto_bytes)}"
             predicted = f"{format_seconds(row.predicted_s)} at {format_bytes(row.probe_bytes)}"
+            if row.bound_s:
+                predicted += f", bound {format_seconds(row.bound_s)} ({gap(row.predicted_s, row.bound_s)})"
             size = f"above {format_bytes(row.from_bytes - 1)}" if row.from_bytes and upto == "any" else upto
             cells.append((size, row.plan.name, row.plan.order.name.lower(), predicted, row.why))
         widths = [max(len(line[i]) for line in cells) for i in range(4)]
@@ -97,9 +102,12 @@ def candidates(
     forced: str | None = None,
     uneven: bool = False,
     everything: bool = False,
+    declared: bool = False,
+    channels: int = 2,
     algorithms: Sequence[Algorithm] | None = None,
 ) -> list[Candidate]:
     """All plans that may serve, in the order of the algorithms. ``everything``: also where another does the same.
+    ``declared`` and ``channels`` as in `build_table`.
 
     Raises:
         PlanError: there is none: says which condition ruled them out.
@@ -112,10 +120,15 @@ def candidates(
     for algorithm in known:
         if forced not in (None, algorithm.name):
             continue
-        worth = everything or algorithm.worth(groups)
+        worth = everything or (declared if algorithm.synthesize else algorithm.worth(groups))
         if forced is None and not (algorithm.supports(collective) and worth):
             continue
-        for params in algorithm.variants(collective, groups):
+        sets = algorithm.variants(collective, groups)
+        if algorithm.synthesize and algorithm.supports(collective):
+            sets = algorithm.synthesize(collective, model.topology, model.placement, root, channels)
+            if not sets:
+                refused.append(f"{algorithm.name} finds nothing for {world} ranks")
+        for params in sets:
             plan = algorithm.build(collective, world, root, params)
             if deterministic and plan.order is not Order.CANONICAL:
                 refused.append(f"{plan.name} is free, deterministic mode admits canonical plans only")
@@ -137,6 +150,8 @@ def build_table(
     deterministic: bool = False,
     forced: str | None = None,
     uneven: bool = False,
+    declared: bool = False,
+    channels: int = 2,
     one_round_limit_bytes: int | None = None,
     engine: EngineCosts | None = None,
     algorithms: Sequence[Algorithm] | None = None,
@@ -148,6 +163,8 @@ def build_table(
         deterministic: admit canonical plans only: the same bits whatever the size.
         forced: name of the only algorithm that may serve; parameters are still chosen by cost.
         uneven: admit only plans that also serve blocks of different sizes.
+        declared: somebody wrote or measured the graph, so it is worth making plans for it, and rows have a bound.
+        channels: how many channels there are to a peer, for plans that can use several.
         one_round_limit_bytes: up to which size of a rank's INPUT the engine runs one-round plans by shared slots, on
             one host; above, and between hosts, the same plans go by messages. By default what ``engine`` says.
         engine: figures of the engine; by default those of the kind of device.
@@ -165,17 +182,20 @@ def build_table(
         cells = _cells(costs.one_round_limit_bytes, placement.size)
     found = candidates(
         collective, model, placement.groups(topology), [probe for _, probe in cells],
-        root=root, deterministic=deterministic, forced=forced, uneven=uneven, algorithms=algorithms,
+        root=root, deterministic=deterministic, forced=forced, uneven=uneven, declared=declared, channels=channels,
+        algorithms=algorithms,
     )  # fmt: skip
+    bounds = Bounds(topology, placement, collective, root) if declared else None
     rows: list[PlanEntry] = []
     begin = 0
     for i, (upto, probe) in enumerate(cells):
         best = min(found, key=lambda candidate: candidate.curve_s[i])
         if rows and rows[-1].plan is best.plan:
             old = rows.pop()
-            row = PlanEntry(old.from_bytes, upto, old.plan, old.probe_bytes, old.predicted_s, old.why)
+            row = replace(old, upto_bytes=upto)
         else:
-            row = PlanEntry(begin, upto, best.plan, probe, best.curve_s[i], _why(found, best, i, forced))
+            bound_s = bounds.at(probe).seconds if bounds else 0.0
+            row = PlanEntry(begin, upto, best.plan, probe, best.curve_s[i], _why(found, best, i, forced), bound_s)
         rows.append(row)
         begin = upto + 1
     return PlanTable(tuple(rows))

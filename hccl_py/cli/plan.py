@@ -12,6 +12,7 @@ from hccl_py.core.errors import ConfigError
 from hccl_py.core.types import Collective, Order
 from hccl_py.core.units import format_bytes, format_seconds, parse_size
 from hccl_py.planner import check_policy
+from hccl_py.scheduler.bounds import gap, lower_bound
 from hccl_py.scheduler.by_size import table_by_size
 from hccl_py.scheduler.cost import CostModel, EngineCosts
 from hccl_py.scheduler.select import Candidate, PlanTable, build_table, candidates
@@ -47,7 +48,9 @@ def plan(
     limits = config.policy.forced(wanted) if algorithm is None else ((None, algorithm),)
 
     def build(forced: str | None) -> PlanTable:
-        return build_table(wanted, config.topology, placement, root=root, deterministic=deterministic, forced=forced)
+        return build_table(
+            wanted, config.topology, placement, root=root, deterministic=deterministic, forced=forced, declared=True
+        )
 
     table = table_by_size(limits, build)
     chosen = table.choose(size_bytes).plan
@@ -58,6 +61,12 @@ def plan(
     typer.echo(f"\ncandidates at this size\n{_indent(_table(found, chosen.digest))}")
     typer.echo(f"\nchosen by size\n{_indent(str(table))}")
     typer.echo(f"\nchosen here: {chosen.name}; {table.choose(size_bytes).why}")
+    bound = lower_bound(config.topology, placement, wanted, size_bytes, root)
+    here_s = _chosen(found, table, size_bytes).curve_s[0]
+    typer.echo(
+        f"predicted {format_seconds(here_s)}; lower bound of the graph {format_seconds(bound.seconds)} ({bound.why}), "
+        f"gap {gap(here_s, bound.seconds)}"
+    )
     if deterministic:
         typer.echo(_price(found, table, size_bytes))
     if explain:
@@ -87,7 +96,7 @@ def _candidates(
 ) -> list[Candidate]:
     model = CostModel(topology, placement, EngineCosts.of(topology, placement))
     groups = placement.groups(topology)
-    found = candidates(collective, model, groups, [size_bytes], root=root, everything=True)
+    found = candidates(collective, model, groups, [size_bytes], root=root, everything=True, declared=True)
     return sorted(found, key=lambda candidate: candidate.curve_s[0])
 
 

@@ -25,12 +25,13 @@ def test_the_command_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, TWO_HOSTS, "--collective", "all_reduce", "--size", "64M", "--explain")
     assert status == 0
     assert out.startswith("all_reduce, 8 ranks on 2 host(s), blocks of 64MiB\n")
-    assert "-> hierarchical groups=4+4" in out
-    assert "chosen by size" in out and "chosen here: hierarchical groups=4+4; fastest of 6" in out
+    assert "-> forest channels=2 roots=0 shares=1 " in out
+    assert "chosen by size" in out and "chosen here: forest channels=2 roots=0 shares=1; fastest of 7" in out
+    assert "predicted 53.81ms; lower bound of the graph 53.69ms (trees), gap +0.2%" in out
     assert "order     free" in out and "rounds " in out and "busiest first" in out
     assert "node0/eth0 -> switch: 64MiB, busy for " in out
     assert "determinism" not in out
-    for name in ("direct rounds=1", "direct rounds=2", "ring", "tree", "halving_doubling"):
+    for name in ("direct rounds=1", "direct rounds=2", "ring", "tree", "halving_doubling", "hierarchical groups=4+4"):
         assert f"   {name} " in out
 
 
@@ -42,7 +43,7 @@ def test_without_explain_no_steps(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_price_of_determinism(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, TWO_HOSTS, "-s", "64M", "--deterministic")
     assert "-> direct rounds=2" in out
-    assert "determinism costs " in out and "(hierarchical groups=4+4, free)" in out
+    assert "determinism costs " in out and "(forest channels=2 roots=0 shares=1, free)" in out
     _, out, _ = run(capsys, ONE_HOST, "-s", "1K", "--deterministic")
     assert "determinism costs nothing here" in out
 
