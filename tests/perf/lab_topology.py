@@ -18,7 +18,8 @@ from hccl_py.core.env import child_environ
 from hccl_py.core.types import Collective
 from hccl_py.lab.network import LabNetwork, lab
 from hccl_py.scheduler.bounds import lower_bound
-from hccl_py.topology.config import load_cluster
+from hccl_py.topology.config import ClusterConfig, load_cluster
+from hccl_py.topology.graph import Topology
 
 CONFIGS = Path(__file__).parents[2] / "cluster_configs"
 SIZE_BYTES = 16 << 20
@@ -69,34 +70,36 @@ def measure(which: str, rounds: int = ROUNDS, size_bytes: int = SIZE_BYTES) -> M
     file = CONFIGS / FILES[which]
     cluster = load_cluster(file)
     with lab(file, f"perf{which}") as network:
-        share = _payload_share(network)
+        share = _payload_share(network, cluster)
         worker = Path(__file__).with_name("lab_ranks.py")
         words = [sys.executable, "-m", "hccl_py.cli.main", "lab", "run", "--name", network.name, "--"]
         run = [*words, sys.executable, str(worker), str(size_bytes), str(rounds)]
         environ = child_environ(OMP_NUM_THREADS="1")
         done = subprocess.run(run, stdout=subprocess.PIPE, text=True, timeout=900, check=True, env=environ)
     seconds = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
-    bound_s = lower_bound(cluster.topology, cluster.placement, Collective.ALL_REDUCE, size_bytes).time_s
+    bound_s = lower_bound(cluster.topology, cluster.placement, Collective.ALL_REDUCE, size_bytes).seconds
     return Measured(seconds, bound_s / share, share)
 
 
-def _payload_share(network: LabNetwork) -> float:
-    """What TCP leaves of the narrowest host's rate."""
-    ranks = network.blueprint.ranks
-    wires = [(network.blueprint.ports(host)[0], host) for host in ranks]
-    rates = {host: min(w.a_to_b_bps for w in network.blueprint.wires if port in (w.a, w.b)) for port, host in wires}
-    narrow = min(ranks, key=rates.__getitem__)
-    wide = max((host for host in ranks if host != narrow), key=rates.__getitem__)
-    address, nbytes = network.blueprint.address(wide), 16 << 20
-    sink = subprocess.Popen([*network.prefix(wide), sys.executable, "-c", _SINK, address], stdout=subprocess.PIPE)
+def _payload_share(network: LabNetwork, cluster: ClusterConfig) -> float:
+    """What TCP leaves of a rate as payload: the best of three transfers over the narrowest way between two ranks."""
+    topology, placement = cluster.topology, cluster.placement
+    ways = [(src, dst) for src in range(placement.size) for dst in range(placement.size) if src != dst]
+    rates = {way: Topology.bottleneck_Bps(placement.path(*way, topology)) for way in ways}
+    source, sink = (placement.host(rank, topology) for rank in min(ways, key=rates.__getitem__))
+    return max(_transfer_Bps(network, source, sink) for _ in range(3)) / min(rates.values())
+
+
+def _transfer_Bps(network: LabNetwork, source: str, sink: str, nbytes: int = 16 << 20) -> float:
+    address = network.blueprint.address(sink)
+    server = subprocess.Popen([*network.prefix(sink), sys.executable, "-c", _SINK, address], stdout=subprocess.PIPE)
     try:
-        assert sink.stdout is not None and sink.stdout.readline() == b"listening\n"
-        command = [*network.prefix(narrow), sys.executable, "-c", _SOURCE, address, str(nbytes)]
-        took_s = float(subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout)
+        assert server.stdout is not None and server.stdout.readline() == b"listening\n"
+        command = [*network.prefix(source), sys.executable, "-c", _SOURCE, address, str(nbytes)]
+        return nbytes / float(subprocess.run(command, capture_output=True, timeout=60, check=True).stdout)
     finally:
-        sink.kill()
-        sink.wait()
-    return min(nbytes * 8 / took_s / rates[narrow], 1.0)
+        server.kill()
+        server.wait()
 
 
 def record(claims: Any, which: Sequence[str] = ("star", "sites", "ordered")) -> None:
