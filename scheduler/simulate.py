@@ -102,8 +102,7 @@ def simulate_programs(
     network = _Network(graph, classes, topology, placement, costs)
     loop = FlowLoop(graph, network.fair, network.latency_s[graph.lane], costs.segment_bytes, channel_bytes, merge_s)
     times = loop.run()
-    seconds = float(times.arrived_s.max(initial=0.0)) if graph.num_flows else 0.0
-    return Simulation(seconds, graph, times, classes, network.loads(graph))
+    return Simulation(times.end_s, graph, times, classes, network.loads(graph))
 
 
 class _Network:
@@ -129,10 +128,10 @@ class _Network:
                 for link in path:
                     key = (numbers.setdefault(link, len(numbers)), lane)
                     entries[key] = entries.get(key, 0.0) + 1.0
-                if rank == classes.representatives[of]:
-                    leaves = any(link.kind.is_network for link in path)
-                    message_s = costs.network_message_s if leaves else costs.message_s
-                    self.latency_s[lane] = Topology.latency_s(path) + 2 * (costs.step_s + message_s)
+                leaves = any(link.kind.is_network for link in path)
+                message_s = costs.network_message_s if leaves else costs.message_s
+                self.latency_s[lane] += Topology.latency_s(path) + 2 * (costs.step_s + message_s)
+            self.latency_s[lane] /= len(members[of])
         self._links = tuple(numbers)
         self._entries = entries
         capacity = [link.bandwidth_Bps for link in numbers]

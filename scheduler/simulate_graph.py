@@ -225,44 +225,51 @@ def _part(
 
 
 def _match(build: _Builder, classes: RankClasses) -> None:
-    """Make the flows; the k-th send on a channel meets the k-th receive of the class on its other end."""
-    receives: dict[tuple[int, int, int], list[int]] = {}  # (class, slot of the peer, channel) -> steps
-    for number, part in enumerate(build.parts):
-        slot_of = {peer: slot for slot, peer in enumerate(classes.peers[part.program.rank])}
-        for index, step in enumerate(part.program.steps):
-            for source in step.sources:
-                if source.where is Where.PEER:
-                    receives.setdefault((number, slot_of[source.peer], source.channel), []).append(index)
+    """Make the flows; the k-th receive on a channel takes the k-th flow of the class on its other end."""
+    sends: dict[tuple[int, int, int], list[int]] = {}  # (class, slot of the peer, channel) -> flows
     for number, part in enumerate(build.parts):
         rank = part.program.rank
         slot_of = {peer: slot for slot, peer in enumerate(classes.peers[rank])}
-        sent: dict[tuple[int, int], list[int]] = {}
-        ends: dict[int, tuple[int, int]] = {}
         for index, step in enumerate(part.program.steps):
             targets = [o for o in step.targets if o.where is Where.PEER]
             for target in targets:
-                lane = (number, slot_of[target.peer], 0)
-                flow = build.flow(lane, part.size_bytes[index], rank, target.peer, index)
+                slot = slot_of[target.peer]
+                flow = build.flow((number, slot, 0), part.size_bytes[index], rank, target.peer, index)
                 part.outgoing[index].append(flow)
-                sent.setdefault((target.peer, target.channel), []).append(flow)
+                sends.setdefault((number, slot, target.channel), []).append(flow)
             if not targets and not any(o.where is Where.PEER for o in step.sources):
                 lane = (number, -1, len(step.sources) + len(step.targets))
                 part.outgoing[index].append(build.flow(lane, part.size_bytes[index], rank, rank, index))
-        for (peer, channel), flows in sent.items():
-            if peer not in ends:
-                there = classes.of[peer]
-                ends[peer] = (there, classes.slot(peer, rank))
-            there, slot = ends[peer]
-            steps = receives.get((there, slot, channel), [])
-            if len(steps) != len(flows):
+    for flows in sends.values():
+        build.queues += itertools.pairwise(flows)
+    for part in build.parts:
+        receives: dict[tuple[int, int], list[int]] = {}
+        for index, step in enumerate(part.program.steps):
+            for source in step.sources:
+                if source.where is Where.PEER:
+                    receives.setdefault((source.peer, source.channel), []).append(index)
+        _take(part, receives, sends, classes)
+
+
+def _take(
+    part: _Part,
+    receives: dict[tuple[int, int], list[int]],
+    sends: dict[tuple[int, int, int], list[int]],
+    classes: RankClasses,
+) -> None:
+    rank = part.program.rank
+    channels = {channel for _, _, channel in sends} | {channel for _, channel in receives}
+    for peer in classes.peers[rank]:
+        there = classes.of[peer], classes.slot(peer, rank)
+        for channel in channels:
+            flows, steps = sends.get((*there, channel), []), receives.get((peer, channel), [])
+            if len(flows) != len(steps):
                 raise PlanError(
-                    f"rank {rank} sends {len(flows)} messages on channel {channel} to rank {peer}, which receives "
+                    f"rank {peer} sends {len(flows)} messages on channel {channel} to rank {rank}, which receives "
                     f"{len(steps)}"
                 )
-            other = build.parts[there]
             for flow, index in zip(flows, steps, strict=True):
-                other.incoming[index].append(flow)
-            build.queues += itertools.pairwise(flows)
+                part.incoming[index].append(flow)
 
 
 def _tie_up(build: _Builder, part: _Part, index: int, at: _Milestones) -> None:

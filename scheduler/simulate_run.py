@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,18 +15,29 @@ from hccl_py.scheduler.simulate_rates import Floats, Ints, MaxMin, expand
 _NEAR = 1e-7  # of a flow: what is nearer to its end or its limit is there
 _SAME_TIME = 1e-9  # relative
 _ARRIVAL, _LOCAL = int(Tie.ARRIVAL), int(Tie.LOCAL)
+_WINDOW, _WINDOWS = 384, 3  # events; windows that must agree
+_AGREE = 0.05
+_EXACT_FLOWS = 8192  # up to so many flows are simulated to the end
 _SLOWEST_Bps = 1e-12  # below: stands still
 _NEVER_s = 1e9
 
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds from the begin of the collective: when each flow started, was sent, had arrived; events in all."""
+    """Seconds from the begin of the collective: when each flow started, was sent, had arrived; events in all.
+
+    Attributes:
+        end_s: when all had arrived.
+        simulated: share of the bytes that were moved when the rest was extrapolated; 1.0 if nothing was. Flows that
+            were left have NaN for times.
+    """
 
     start_s: Floats
     sent_s: Floats
     arrived_s: Floats
     events: int
+    end_s: float
+    simulated: float
 
 
 class FlowLoop:
@@ -63,6 +75,7 @@ class FlowLoop:
             InternalError: it stands still (a verified plan cannot).
         """
         graph, events, turn = self._graph, 0, 0
+        steady = _Steady(graph)
         free = np.flatnonzero(self._need == 0)  # what waits for nothing; heads, sent and arrived come by themselves
         self._fire(free[(free < self._flows) | (free >= 5 * self._flows)])
         active = self._start(np.zeros(0, dtype=np.int64))
@@ -98,9 +111,14 @@ class FlowLoop:
                 fired.append(heapq.heappop(self._timers)[2])
             self._fire(np.concatenate(fired))
             active = self._start(active[~ended])
+            if events % _WINDOW == 0 and (rest_s := steady.rest(self._now_s, self._progress)) is not None:
+                share = float(self._progress.sum() / graph.size_bytes.sum())
+                end_s = self._now_s + rest_s + float(self._latency_s.max())
+                return Times(self._start_s, self._sent_s, self._arrived_s, events, end_s, share)
         if not self._fired[5 * self._flows :].all():
             raise InternalError(self._stuck())
-        return Times(self._start_s, self._sent_s, self._arrived_s, events)
+        end_s = float(self._arrived_s.max(initial=0.0))
+        return Times(self._start_s, self._sent_s, self._arrived_s, events, end_s, 1.0)
 
     def _later(self, milestones: Ints, flows: Ints, turn: int) -> int:
         """What comes one latency later."""
@@ -195,3 +213,28 @@ class FlowLoop:
     def _stuck(self) -> str:
         left = int((~self._fired[: self._flows]).sum())
         return f"the simulation stands still at {self._now_s:.6g} s: {left} of {self._flows} messages have not started"
+
+
+class _Steady:
+    """Finds out when every lane of a long run keeps its pace, as rings do, so that the rest can be foretold."""
+
+    def __init__(self, graph: FlowGraph) -> None:
+        self._graph = graph
+        self._total = np.bincount(graph.lane, graph.size_bytes, minlength=len(graph.ends))
+        self._seen: list[tuple[float, Floats]] = []
+
+    def rest(self, now_s: float, progress: Floats) -> float | None:
+        """Seconds that are left if it goes on like this; None if there is no telling."""
+        if self._graph.num_flows <= _EXACT_FLOWS:
+            return None
+        done = np.bincount(self._graph.lane, progress, minlength=len(self._total))
+        self._seen = [*self._seen[-_WINDOWS:], (now_s, done)]
+        left = self._total - done > 1e-6 * self._total
+        if len(self._seen) <= _WINDOWS or not left.any():
+            return None
+        spans = [(b[0] - a[0], (b[1] - a[1])[left]) for a, b in itertools.pairwise(self._seen)]
+        paces = np.array([moved / max(span_s, 1e-30) for span_s, moved in spans])
+        mean = (self._seen[-1][1] - self._seen[0][1])[left] / max(now_s - self._seen[0][0], 1e-30)
+        if (mean <= 0).any() or (np.abs(paces - mean) > _AGREE * mean).any():
+            return None
+        return float(((self._total - done)[left] / mean).max())

@@ -138,7 +138,7 @@ def test_messages_that_do_not_match() -> None:
     w[1].send(w[1].output(), w[1].peer(0))
     programs = [one.program() for one in w]
     topology, placement = star([RATE] * 2)
-    with pytest.raises(PlanError, match="rank 0 sends 1 messages on channel 0 to rank 1, which receives 0"):
+    with pytest.raises(PlanError, match="rank 1 sends 1 messages on channel 0 to rank 0, which receives 0"):
         simulate_programs(
             programs.__getitem__, RankClasses.apart(2, programs.__getitem__), topology, placement, 64, engine=PURE
         )
