@@ -121,8 +121,7 @@ class _Ways:
             new = _mix(ranks, _added(self._senders, ways, len(ranks)))
             distinct, of = np.unique(new, return_inverse=True)
             if len(distinct) == classes or (classes and most is not None and len(distinct) > most):
-                of = of if len(distinct) == classes else ranks
-                return [int(colour) for colour in of]
+                return [int(colour) for colour in (of if len(distinct) == classes else ranks)]
             ranks, classes = of.astype(np.uint64), len(distinct)
 
 

@@ -227,7 +227,7 @@ class _Steady:
         """Seconds that are left if it goes on like this; None if there is no telling."""
         if self._graph.num_flows <= _EXACT_FLOWS:
             return None
-        done = np.bincount(self._graph.lane, progress, minlength=len(self._total))
+        done: Floats = np.bincount(self._graph.lane, progress, minlength=len(self._total)).astype(np.float64)
         self._seen = [*self._seen[-_WINDOWS:], (now_s, done)]
         left = self._total - done > 1e-6 * self._total
         if len(self._seen) <= _WINDOWS or not left.any():

@@ -19,6 +19,7 @@ COMMANDS = {
     "doctor": "What works on this machine, and every setting.",
     "topo": "Show a cluster's topology.",
     "plan": "Show and explain the plan of a collective.",
+    "simulate": "Run plans on a cluster that need not exist.",
     "bench": "Time and check collectives (under mpirun, torchrun).",
     "lab": "An emulated cluster on this machine.",
     "demo": "Train over gloo and hccl_py; benchmark; pictures.",

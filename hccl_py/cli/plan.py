@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from hccl_py.cli.simulate import show_simulation
+from hccl_py.cli.words import collective_of
 from hccl_py.core.errors import ConfigError
 from hccl_py.core.types import Collective, Order
 from hccl_py.core.units import format_bytes, format_seconds, parse_size
@@ -35,9 +36,22 @@ def plan(
         typer.Option("--deterministic", help="Only canonical plans: the same bits at any size. Says what it costs."),
     ] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Also print the chosen plan's steps and links.")] = False,
+    with_: Annotated[
+        str | None, typer.Option("--compare", metavar="NAME,NAME", help="Also simulate it beside these algorithms.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Only the simulation, as JSON.")] = False,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Picture of the simulation.")] = None,
+    trace: Annotated[Path | None, typer.Option(metavar="FILE", help="Trace of the simulation for Perfetto.")] = None,
 ) -> None:
     """Show the plans for a collective on a cluster: predicted times, the choice by size, and the reason."""
-    wanted, size_bytes = _collective(collective), parse_size(size)
+    wanted, size_bytes = collective_of(collective), parse_size(size)
+    simulated = with_ is not None or as_json or plot is not None or trace is not None
+
+    def simulate() -> None:
+        show_simulation(cluster, collective, size, root, ranks, with_ or "", as_json=as_json, plot=plot, trace=trace)
+
+    if as_json:
+        return simulate()
     config = load_cluster(cluster)
     check_policy(config.policy, str(cluster))
     placement = config.placement if ranks is None else config.placement.head(ranks)
@@ -73,22 +87,15 @@ def plan(
         typer.echo("")
         typer.echo(chosen.explain())
         typer.echo(_links(CostModel(config.topology, placement), _chosen(found, table, size_bytes), size_bytes))
+    if simulated:
+        typer.echo("\nsimulated")
+        simulate()
 
 
 def _chosen(found: list[Candidate], table: PlanTable, size_bytes: int) -> Candidate:
     """The candidate that the table chooses for this size."""
     digest = table.choose(size_bytes).plan.digest
     return next(candidate for candidate in found if candidate.plan.digest == digest)
-
-
-def _collective(name: str) -> Collective:
-    known = {collective.name.lower(): collective for collective in Collective}
-    word = name.lower().replace("-", "_")
-    if word not in known:
-        near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"--collective {name!r} is none of {', '.join(known)}{hint}")
-    return known[word]
 
 
 def _candidates(
