@@ -97,6 +97,11 @@ class Plan:
         return self.programs[0].one_round
 
     @property
+    def rank_classes(self) -> None:
+        """None: nothing is known of ranks that behave alike (template.py knows it)."""
+        return None
+
+    @property
     def name(self) -> str:
         """Algorithm and parameters in short: "direct rounds=2"."""
         words = (f"{key}={_short(value)}" for key, value in self.params if key not in _TOO_LONG)

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from hccl_py.core.types import Collective
 from hccl_py.scheduler.cost import EngineCosts
-from hccl_py.scheduler.plan import Plan
 from hccl_py.scheduler.program import Program
 from hccl_py.scheduler.simulate_classes import RankClasses
 from hccl_py.scheduler.simulate_graph import FlowGraph, build_flows
@@ -55,8 +55,20 @@ class Simulation:
         return self.link_bytes.get(link, 0.0) / (link.bandwidth_Bps * self.seconds) if self.seconds else 0.0
 
 
+class Simulable(Protocol):
+    """What is asked of a plan: a program for each rank, and which ranks have the same one but for names of peers."""
+
+    @property
+    def world(self) -> int: ...
+
+    @property
+    def rank_classes(self) -> RankClasses | None: ...
+
+    def program(self, rank: int, /) -> Program: ...
+
+
 def simulate(
-    plan: Plan,
+    plan: Simulable,
     topology: Topology,
     placement: Placement,
     bytes_per_block: int,
@@ -73,7 +85,11 @@ def simulate(
         engine: figures of the engine (segment size, cost of a message); by default those of the kind of device.
         channel_bytes: what a channel holds while its receiver does not take it.
     """
-    classes = RankClasses.apart(plan.world, plan.program)
+    known = plan.rank_classes
+    if known is None:
+        classes = RankClasses.apart(plan.world, plan.program)
+    else:
+        classes = RankClasses.alike(known.of, known.peers, topology, placement)
     return simulate_programs(
         plan.program, classes, topology, placement, bytes_per_block, itemsize=itemsize, engine=engine,
         channel_bytes=channel_bytes,
