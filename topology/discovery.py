@@ -15,6 +15,7 @@ from hccl_py.topology.graph import Node, NodeKind, Topology
 from hccl_py.topology.probes.accelerators import AcceleratorProbe
 from hccl_py.topology.probes.cpus import CpuProbe
 from hccl_py.topology.probes.nics import NETWORKS, NicProbe
+from hccl_py.topology.probes.nvml import NvmlProbe
 from hccl_py.topology.probes.probe import Found, Probe
 from hccl_py.topology.world import host_word
 
@@ -23,7 +24,7 @@ __all__ = ["Found", "Probe", "builtin_probes", "discover", "survey"]
 
 def builtin_probes(root: str | Path = "/") -> tuple[Probe, ...]:
     """The probes of this package, in the order in which they build upon each other."""
-    return CpuProbe(root), AcceleratorProbe(root), NicProbe(root)
+    return CpuProbe(root), AcceleratorProbe(root), NvmlProbe(), NicProbe(root)
 
 
 def survey(probes: Sequence[Probe], host: str | None = None) -> Found:

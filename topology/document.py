@@ -17,7 +17,7 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from hccl_py.core.errors import ConfigError
 
-MAX_FILE_BYTES = 4 * 2**20
+MAX_FILE_BYTES = 2**20
 MAX_DEPTH = 24
 MAX_VALUES = 200_000  # after aliases are expanded
 

@@ -127,9 +127,10 @@ def _draw_links(axes: Axes, topology: Topology, layout: Layout) -> dict[_Figures
             # near the lower end, where wires are apart; the two directions of one wire each near its source
             share = 0.3 if not back else 0.5 if y0 == y1 else 0.36 if y0 < y1 else 0.64
             text = format_bandwidth(link.bandwidth_Bps)
+            rise = -_bend(layout, link) * (x1 - x0) * 2 * share * (1 - share)
             axes.text(
                 x0 + (x1 - x0) * share,
-                y0 + (y1 - y0) * share,
+                y0 + (y1 - y0) * share + rise,
                 text,
                 fontsize=7,
                 ha="center",
@@ -146,14 +147,22 @@ def _equal_back(topology: Topology, link: Link) -> bool:
     return back in topology.links_from(link.dst)
 
 
+def _bend(layout: Layout, link: Link) -> float:
+    """0, or how much a wire bows round what stands between its ends in their row; positive: to the right of its way."""
+    (x0, y0), (x1, y1) = layout.at[link.src], layout.at[link.dst]
+    span = abs(x1 - x0)
+    if not any(y == y0 == y1 and min(x0, x1) < x < max(x0, x1) for x, y in layout.at.values()):
+        return 0.0
+    if link.kind.is_network:  # above: hosts are below
+        return -0.8 / span if x1 > x0 else 0.8 / span
+    return min(0.55, 0.8 / span + 0.03) * (1 if x1 > x0 else -1)
+
+
 def _draw_wire(axes: Axes, layout: Layout, link: Link, dash: Any, directed: bool) -> None:
     from matplotlib.patches import FancyArrowPatch
 
     (x0, y0), (x1, y1) = layout.at[link.src], layout.at[link.dst]
-    span = abs(x1 - x0)
-    # straight, but by a bow round what stands between two nodes of one row
-    between = any(y == y0 == y1 and min(x0, x1) < x < max(x0, x1) for x, y in layout.at.values())
-    bend = min(0.55, 0.9 / span + 0.12) * (1 if x1 > x0 else -1) if between else 0.0
+    bend = _bend(layout, link)
     if directed:
         bend += 0.12  # the two directions side by side
     width = {True: 2.4, False: 1.3}[link.bandwidth_Bps >= 100e9]

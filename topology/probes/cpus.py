@@ -11,6 +11,8 @@ from hccl_py.topology.priors import both_ways
 from hccl_py.topology.probes.probe import Found
 from hccl_py.topology.probes.sysfs import cpu_list, names, read_text
 
+PRIORS_NOTE = "CPUs and memory: figures are priors, nothing was measured"
+
 
 class CpuProbe:
     """Adds NUMA nodes (``numa0``) with sockets' links between them, and devices ``cpu0``, ... for the usable CPUs.
@@ -37,7 +39,7 @@ class CpuProbe:
             device = Node(f"{host}/cpu{cpu}", NodeKind.DEVICE, device=DeviceKind.CPU, numa=numa)
             nodes.append(device)
             links += both_ways(device.name, numa or (numas[0].name if numas else host), LinkKind.MEMORY)
-        notes = ["CPUs and memory: figures are priors, nothing was measured"]
+        notes = [PRIORS_NOTE]
         quota = cpu_quota(self._root)
         if quota is not None and quota < len(self._affinity):
             notes.append(f"the cgroup's quota is {quota:g} CPUs, fewer than the {len(self._affinity)} that may be used")

@@ -70,5 +70,15 @@ def _end_Bps(device: Path) -> float | None:
         transfers = float(speed)  # giga-transfers per second and lane
     except ValueError:
         return None
+    return pcie_lanes_Bps(transfers, width)
+
+
+def pcie_lanes_Bps(transfers: float, lanes: int) -> float | None:
+    """Payload of a PCIe link each way in bytes/second, or None if there is no such link.
+
+    Args:
+        transfers: giga-transfers per second and lane, such as 16.
+        lanes: such as 16.
+    """
     share = next((share for top, share in _PCIE_ENCODING if transfers <= top), 0.0)
-    return transfers * 1e9 * share / 8 * width if transfers > 0 and 0 < width <= 32 and share else None
+    return transfers * 1e9 * share / 8 * lanes if transfers > 0 and 0 < lanes <= 32 and share else None

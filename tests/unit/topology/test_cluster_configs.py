@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 
 import pytest
 
 from hccl_py.topology.config import load_cluster, parse_cluster
+from hccl_py.topology.dump import dump_topology
+from hccl_py.topology.fabrics.kinds import KINDS
 from hccl_py.topology.graph import LinkKind
-from hccl_py.topology.schema import ClusterFile, DeviceEntry, HostBody, LinkEntry, NicEntry, NumaEntry
+from hccl_py.topology.policy import AlgorithmEntry, PolicyEntry
+from hccl_py.topology.schema import (
+    ClusterFile,
+    DeviceEntry,
+    HostBody,
+    LinkEntry,
+    NicEntry,
+    NumaEntry,
+    OverrideEntry,
+)
 
 CONFIGS = Path(__file__).parents[3] / "cluster_configs"
+PAGE = CONFIGS.parent / "docs" / "TOPOLOGY.md"
 FILES = {path.stem: path for path in sorted(CONFIGS.glob("*.yaml"))}
 
 
@@ -50,17 +63,57 @@ def test_gpus_talk_by_nvlink_inside_and_by_their_own_nic_outside() -> None:
     assert topology.bottleneck_Bps(outside) == 50e9
 
 
-def test_readme_names_every_file_and_every_key() -> None:
+def test_readme_names_every_file_and_the_page_every_key() -> None:
     text = (CONFIGS / "README.md").read_text()
     for path in FILES.values():
         assert f"`{path.name}`" in text
-    for model in (ClusterFile, HostBody, NumaEntry, DeviceEntry, NicEntry, LinkEntry):
+    page = PAGE.read_text()
+    models = (
+        ClusterFile,
+        HostBody,
+        NumaEntry,
+        DeviceEntry,
+        NicEntry,
+        LinkEntry,
+        OverrideEntry,
+        PolicyEntry,
+        AlgorithmEntry,
+    )
+    for model in (*models, *KINDS):
         for name, field in model.model_fields.items():
-            assert f"`{field.alias or name}`" in text, (model.__name__, name)
+            assert re.search(rf"`{field.alias or name}[`:]", page), (model.__name__, name)
 
 
-def test_readme_examples_are_valid() -> None:
-    examples = re.findall(r"```yaml\n(.*?)```", (CONFIGS / "README.md").read_text(), re.DOTALL)
-    assert examples
+def test_examples_of_the_page_are_valid() -> None:
+    examples = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert len(examples) == 2
     for example in examples:
-        assert parse_cluster(example, "README.md").placement.size > 1
+        assert parse_cluster(example, "TOPOLOGY.md").placement.size > 1
+
+
+def test_figures_of_the_shipped_files() -> None:
+    def width_Bps(name: str, src: int, dst: int) -> float:
+        config = load_cluster(FILES[name])
+        return config.topology.bottleneck_Bps(config.placement.path(src, dst, config.topology))
+
+    assert width_Bps("gpu1024_rail_optimised", 0, 1023) == 50e9
+    assert width_Bps("gpu1024_fat_tree_2to1_slow_rail", 3, 1019) == 25e9
+    assert width_Bps("npu16_full_mesh_roce", 0, 7) == 28e9
+    assert width_Bps("pcie_two_sockets", 0, 4) == 12.5e9
+    assert width_Bps("two_desktops", 0, 1) == 1.25e9
+    assert width_Bps("wan_three_sites", 0, 23) == 1.25e9
+    topology = load_cluster(FILES["gpu1024_fat_tree_2to1"]).topology
+    assert topology.link("ib-leaf31", "ib-spine").bandwidth_Bps == 800e9
+    full = load_cluster(FILES["gpu1024_rail_optimised"]).topology
+    assert full.link("ib-rail7-leaf3", "ib-spine").bandwidth_Bps == 1600e9
+
+
+def test_a_thousand_devices_are_read_and_written_fast() -> None:
+    """2 s is wanted; ten times the usual 0.2 s, so that a loaded machine does not matter."""
+    before = time.process_time()
+    config = load_cluster(FILES["gpu1024_rail_optimised"])
+    text = dump_topology(config.topology, config.placement)
+    again = parse_cluster(text)
+    assert time.process_time() - before < 4.0
+    assert (again.topology, again.placement) == (config.topology, config.placement)
+    assert len(text.splitlines()) < 400

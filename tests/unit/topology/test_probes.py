@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,6 +16,7 @@ from hccl_py.topology.priors import ETHERNET, PCIE
 from hccl_py.topology.probes.accelerators import AcceleratorProbe
 from hccl_py.topology.probes.cpus import CpuProbe
 from hccl_py.topology.probes.nics import NicProbe
+from hccl_py.topology.probes.nvml import NvmlProbe
 from hccl_py.topology.probes.probe import Found
 from hccl_py.topology.probes.sysfs import cpu_list
 
@@ -216,3 +218,60 @@ def test_this_machine_can_be_described_and_read_back() -> None:
     assert len(topology.hosts()) == 1
     assert topology.devices()
     assert parse_cluster(dump_topology(topology)).topology == topology
+
+
+class FakeNvml:
+    """Two GPUs with two links to each other, the first with two more to an NVSwitch."""
+
+    def __init__(self, fails: bool = False) -> None:
+        self.open = 0
+        self._fails = fails
+
+    def nvmlInit(self) -> None:
+        if self._fails:
+            raise OSError("no driver")
+        self.open += 1
+
+    def nvmlShutdown(self) -> None:
+        self.open -= 1
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetPciInfo(self, handle: int) -> SimpleNamespace:
+        return SimpleNamespace(busId=f"00000000:0{handle + 1}:00.0".encode())
+
+    def nvmlDeviceGetNvLinkState(self, handle: int, link: int) -> int:
+        if link > 3:
+            raise RuntimeError("Not Supported")
+        return int(link < 2 or handle == 0)
+
+    def nvmlDeviceGetNvLinkVersion(self, handle: int, link: int) -> int:
+        return 5 if handle == 0 and link > 1 else 3
+
+    def nvmlDeviceGetNvLinkRemoteDeviceType(self, handle: int, link: int) -> int:
+        return 0 if link < 2 else 2
+
+    def nvmlDeviceGetNvLinkRemotePciInfo(self, handle: int, link: int) -> SimpleNamespace:
+        return SimpleNamespace(busId=f"00000000:0{2 - handle}:00.0")
+
+
+def test_nvlinks_come_from_nvml() -> None:
+    gpus = [Node(f"h/gpu{i}", NodeKind.DEVICE, device=DeviceKind.GPU, pci=f"0000:0{i + 1}:00.0") for i in range(2)]
+    before = Found(nodes=(Node("h", NodeKind.HOST), *gpus))
+    nvml = FakeNvml()
+    found = NvmlProbe(nvml).probe("h", before)
+    assert nvml.open == 0
+    widths = {(link.src, link.dst): link.bandwidth_Bps for link in found.links}
+    assert widths == {
+        ("h/gpu0", "h/gpu1"): 50e9, ("h/gpu1", "h/gpu0"): 50e9,
+        ("h/gpu0", "h/nvswitch"): 100e9, ("h/nvswitch", "h/gpu0"): 100e9,
+    }  # fmt: skip
+    assert [node.name for node in found.nodes] == ["h/nvswitch"]
+    assert NvmlProbe(FakeNvml(fails=True)).probe("h", before).notes == (
+        "NVLinks were not asked for: OSError from NVML",
+    )
+    assert NvmlProbe(nvml).probe("h", Found(nodes=(Node("h", NodeKind.HOST),))) == Found()

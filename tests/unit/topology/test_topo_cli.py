@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,55 @@ def test_mistakes_come_out_as_config_errors(tmp_path: Path, command: str) -> Non
 def test_discover_refuses_a_file_that_it_cannot_write(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot write: No such file or directory"):
         run("discover", "-o", str(tmp_path / "nowhere" / "x.yaml"))
+
+
+def test_schema_is_printed_and_written(tmp_path: Path) -> None:
+    file = tmp_path / "schema.json"
+    text = run("schema")
+    assert json.loads(text)["properties"]["version"] == {"const": 1}
+    assert run("schema", "-o", str(file)) == f"written: {file}\n"
+    assert file.read_text() == text
+
+
+def test_convert_prints_or_writes_a_cluster_file(tmp_path: Path) -> None:
+    source, file = tmp_path / "topology.conf", tmp_path / "c.yaml"
+    source.write_text("SwitchName=s Nodes=n[0-3]\n")
+    text = run("convert", str(source))
+    assert text.startswith(
+        "# Converted from topology.conf.\n# links: no speed is given, 100 Gbit/s InfiniBand was assumed"
+    )
+    assert "written" in run("convert", str(source), "--from", "slurm", "-o", str(file))
+    assert file.read_text() == text
+    assert load_cluster(file).placement.size == 4
+    source.write_text("GPU0\nGPU0 X\n".replace(" ", "\t"))
+    assert "  box:" in run("convert", str(source), "--host", "box")
+    with pytest.raises(ConfigError, match="cannot read"):
+        run("convert", str(tmp_path / "nothing"))
+
+
+def test_diff_warns_beyond_a_factor_and_updates(tmp_path: Path) -> None:
+    star = (CONFIGS / "lab_star.yaml").read_text()
+    declared, measured, new = tmp_path / "d.yaml", tmp_path / "m.yaml", tmp_path / "n.yaml"
+    declared.write_text(star)
+    measured.write_text(star + "overrides: [{between: [h1/eth0, '*'], share: 40%}]\n")
+    result = CliRunner().invoke(app, ["diff", str(declared), str(measured), "--update", str(new)])
+    assert result.exit_code == 1
+    assert "warning: link h1/eth0 -> " in result.output and "50MB/s measured: 2.5x apart" in result.output
+    assert load_cluster(new).topology == load_cluster(measured).topology
+    assert "0 more than 3x apart" in run("diff", str(declared), str(measured), "--factor", "3")
+    assert "0 more than 2x apart" in run("diff", str(new), str(measured))
+
+
+def test_discover_by_hwloc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", str(tmp_path))
+        with pytest.raises(ConfigError, match="lstopo is not installed: install hwloc"):
+            run("discover", "--hwloc")
+        program = tmp_path / "lstopo"
+        machine = '<object type="Machine"><object type="PU" os_index="0"/></object>'
+        program.write_text(f"#!/bin/sh\necho '<topology version=\"2.0\">{machine}</topology>'\n")
+        program.chmod(0o755)
+        assert "  localhost:\n    devices:\n      cpu0: {kind: cpu}" in run("discover", "--hwloc")
+        program.write_text("#!/bin/sh\necho broken >&2; exit 3\n")
+        with pytest.raises(ConfigError, match="failed: broken"):
+            run("discover", "--hwloc")
