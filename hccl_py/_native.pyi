@@ -21,6 +21,9 @@ def fold(op: int, dtype: int, out: int, sources: Sequence[int], count: int, scal
     Folds raw sources at the given addresses into `out`: what the engine does with arrived data.
     """
 
+class Segment:
+    """Memory that was made shared; dropping it makes it private again."""
+
 class Hub:
     """
     Where the ranks of one process meet: the reference transport `loopback`.
@@ -49,7 +52,7 @@ class Work:
 class Group:
     """One rank's membership in a group."""
 
-    def __init__(self, rank: int, world: int, *, hub: Hub | None = None, use_shm: bool = True, use_tcp: bool = True, host_id: str = '', usable_cpus: int = 1, spins: int = -1, segment_bytes: int = 32768, timeout_s: float = 600.0, strict: bool = False, shm_ring_bytes: int = 262144, shm_slot_bytes: int = 65536, tcp_interfaces: str = '', tcp_port_range: tuple[int, int] = (0, 0), tcp_connections: int = 2, tcp_family: str = 'auto') -> None: ...
+    def __init__(self, rank: int, world: int, *, hub: Hub | None = None, use_shm: bool = True, use_tcp: bool = True, host_id: str = '', usable_cpus: int = 1, spins: int = -1, segment_bytes: int = 32768, timeout_s: float = 600.0, strict: bool = False, shm_ring_bytes: int = 262144, shm_slot_bytes: int = 65536, tcp_interfaces: str = '', tcp_port_range: tuple[int, int] = (0, 0), tcp_connections: int = 2, tcp_family: str = 'auto', shm_shared_from_bytes: int = 8192, shm_private_from_bytes: int = 4194304) -> None: ...
 
     @property
     def rank(self) -> int: ...
@@ -103,6 +106,28 @@ class Group:
     def start_send(self, memory: int, num_bytes: int, dst: int, tag: int) -> Work: ...
 
     def start_recv(self, memory: int, num_bytes: int, src: int, tag: int) -> Work: ...
+
+    def allocate(self, num_bytes: int) -> object:
+        """
+        New bytes that the ranks of this host can reach; they live as long as the array.
+        """
+
+    def adopt(self, memory: int, num_bytes: int) -> Segment:
+        """
+        Makes ordinary memory reachable in the same way, until the segment is dropped.
+        """
+
+    @property
+    def no_pulls(self) -> str:
+        """
+        Why the private memory of this host's ranks cannot be read; empty if it can.
+        """
+
+    @property
+    def traffic(self) -> tuple[int, int, int]:
+        """
+        (bytes read, bytes written, of these into rings or staging) by this rank in its last large collective.
+        """
 
     def post_site(self, sequence: int, text: str) -> None: ...
 

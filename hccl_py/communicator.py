@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import weakref
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
+from hccl_py import _native
 from hccl_py.bootstrap import Bootstrap, detect
 from hccl_py.buffers import Buffer, describe
 from hccl_py.core.env import Env
@@ -13,6 +19,24 @@ from hccl_py.core.types import Collective, DType, ReduceOp
 from hccl_py.engine import Engine, Work
 
 CallArgs = tuple[Collective, ReduceOp, DType, int, int, int, int]  # of Engine.run and start
+
+
+class Registration:
+    """An array that was registered; see :meth:`Communicator.register`."""
+
+    def __init__(self, segment: _native.Segment, array: Any) -> None:
+        held = [segment]
+        try:
+            self._end = weakref.finalize(array, held.clear)  # before the memory goes back to the allocator
+        except TypeError:  # it cannot say when it goes: keep it until then
+            held.append(array)
+            self._end = weakref.finalize(self, held.clear)
+        self._end.atexit = False
+
+    def release(self) -> None:
+        """Make the array's memory private again. Idempotent."""
+        self._end()
+
 
 _NOTHING = Buffer(0, 0, DType.UINT8)
 
@@ -145,6 +169,44 @@ class Communicator:
         """Start :meth:`recv`."""
         data = describe(buf, "buf", writable=True)
         return self._engine.start_recv(data.ptr, data.nbytes, src, _tag(tag), keep=buf)
+
+    def empty(self, shape: int | Sequence[int], dtype: Any = "float32") -> np.ndarray[Any, Any]:
+        """A new NumPy array in memory that all ranks of this host can reach.
+
+        Large collectives on such arrays copy nothing: peers read the operands where they lie and write the results
+        where they belong. Each array is a memory file of its own, which takes a while to make and to map: make few and
+        keep them. The memory is zeroed, begins at a page, and goes back when the array and its views are gone.
+
+        Args:
+            shape: of the array.
+            dtype: anything that ``numpy.dtype`` takes.
+
+        Raises:
+            ConfigError: there is not enough memory.
+        """
+        kind = np.dtype(dtype)
+        dims = (shape,) if isinstance(shape, int) else tuple(shape)
+        if any(dim < 0 for dim in dims):
+            raise ConfigError(f"empty: the shape {dims} has a negative extent")
+        num_bytes = math.prod(dims) * kind.itemsize
+        array: np.ndarray[Any, Any] = self._engine.allocate(num_bytes).view(kind).reshape(dims)
+        return array
+
+    def register(self, array: Any) -> Registration:
+        """Make an ordinary array as reachable as one of :meth:`empty`, in place: its pages are swapped for shared ones.
+
+        The contents are copied once; nobody may write to the array, or to anything on its first and last page, until
+        this returns. Processes forked afterwards share these pages. It lasts until ``release()`` or until the array is
+        gone.
+
+        Args:
+            array: a writable contiguous array in host memory, of at least one page to be worth it.
+
+        Raises:
+            ConfigError: the memory is not ordinary: a mapped file, read-only, or shared already.
+        """
+        data = describe(array, "array", writable=True)
+        return Registration(self._engine.adopt(data.ptr, data.nbytes), array)
 
     def close(self) -> None:
         """Leave the group. Idempotent."""

@@ -260,6 +260,34 @@ class Engine:
             native = self._group.start(collective, op, dtype, root, in_ptr, out_ptr, count, counts)
         return self._track(native, keep)
 
+    # Memory
+
+    def allocate(self, num_bytes: int) -> Any:
+        """New zeroed memory, as an array of bytes, that all ranks of this host can reach.
+
+        Raises:
+            ConfigError: there is not enough memory.
+        """
+        return self._group.allocate(num_bytes)
+
+    def adopt(self, ptr: int, num_bytes: int) -> _native.Segment:
+        """Make ordinary memory reachable in the same way, where it is, until the segment is dropped.
+
+        Raises:
+            ConfigError: it is not ordinary memory of this process: a mapped file, read-only, or shared already.
+        """
+        return self._group.adopt(ptr, num_bytes)
+
+    @property
+    def traffic(self) -> tuple[int, int, int]:
+        """Bytes that this rank read, wrote, and wrote into rings or staging memory, in its last large collective."""
+        return self._group.traffic
+
+    @property
+    def no_pulls(self) -> str:
+        """Why this rank cannot read the private memory of its host's other ranks; empty if it can."""
+        return self._group.no_pulls
+
     # Point to point
 
     def send(self, ptr: int, nbytes: int, dst: int, tag: int) -> None:

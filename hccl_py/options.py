@@ -24,7 +24,14 @@ def group_options(env: Env, timeout_s: float) -> dict[str, Any]:
         find(name)
     if "loopback" in env.transports:
         raise ConfigError("HCCL_PY_TRANSPORTS: loopback is for the threads of one process; processes use shm and tcp")
-    shm = ShmConfig(**_given(shm_ring_bytes=env.ring_bytes, shm_slot_bytes=env.slot_bytes))
+    shm = ShmConfig(
+        **_given(
+            shm_ring_bytes=env.ring_bytes,
+            shm_slot_bytes=env.slot_bytes,
+            shm_shared_from_bytes=env.shared_from_bytes,
+            shm_private_from_bytes=env.private_from_bytes,
+        )
+    )
     tcp = TcpConfig(
         **_given(tcp_interfaces=env.interfaces, tcp_port_range=env.port_range, tcp_connections=env.connections),
         tcp_family=_FAMILIES[env.family],

@@ -18,6 +18,7 @@ add_library(hccl_py_engine STATIC
   ${HCCL_PY_ENGINE_DIR}/point_to_point.cpp
   ${HCCL_PY_ENGINE_DIR}/program.cpp
   ${HCCL_PY_ENGINE_DIR}/progress.cpp
+  ${HCCL_PY_ENGINE_DIR}/segments.cpp
   ${HCCL_PY_ENGINE_DIR}/waiter.cpp
   ${HCCL_PY_ENGINE_DIR}/wire.cpp
   ${HCCL_PY_ENGINE_DIR}/transports/interfaces.cpp

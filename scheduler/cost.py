@@ -9,6 +9,8 @@
   is there, and ends when its engine and links are through with it and the last piece of its sources has come.
 * A one-round plan on one host whose INPUT fits in ``one_round_limit_bytes`` goes by shared slots: every rank copies its
   INPUT there, and once all have, reads what it needs. There are no messages.
+* On one host, messages of ``lend_from_bytes`` or more cost the sender nothing and pass no link: the receiver reads them
+  where they lie (lending.py).
 
 Left out: the window, channels that are full, memory shared by all ranks of a host, more ranks than cores, and what
 every collective costs before it begins (the contract check), which is the same for all plans.
@@ -18,18 +20,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 import numpy.typing as npt
 
 from hccl_py.scheduler.plan import Plan
-from hccl_py.scheduler.program import Program, Step, Where
+from hccl_py.scheduler.program import Lends, Program, Step, Where
 from hccl_py.scheduler.slots import slot_bounds
 from hccl_py.scheduler.stepgraph import StepGraph
 from hccl_py.topology.graph import DeviceKind, Link, Topology
 from hccl_py.topology.placement import Placement
 
 ONE_ROUND_LIMIT_BYTES = 64 * 1024
+_LENDING_WORLD = 16
 _Times = npt.NDArray[np.float64]  # one entry for each size that is asked about
 
 
@@ -43,13 +47,14 @@ class EngineCosts:
     touch_Bps: float = 24e9
     segment_bytes: int = 64 * 1024
     one_round_limit_bytes: int = ONE_ROUND_LIMIT_BYTES
+    lend_from_bytes: float = 64 * 1024  # between what the engine does with shared and with private memory
 
     @classmethod
     def of(cls, topology: Topology, placement: Placement) -> EngineCosts:
         """The figures for the kind of device that the ranks sit on."""
         if topology.node(placement.device(0)).device is DeviceKind.CPU:
             return cls()
-        return cls(step_s=3e-6, touch_Bps=2e12, segment_bytes=1024 * 1024, one_round_limit_bytes=0)
+        return cls(step_s=3e-6, touch_Bps=2e12, segment_bytes=1024 * 1024, one_round_limit_bytes=0, lend_from_bytes=inf)
 
 
 @dataclass(frozen=True)
@@ -105,6 +110,10 @@ class CostModel:
                 total[link] = total.get(link, 0) + int(amounts.of(message.sender)[0])
         return total
 
+    def _lends(self, plan: Plan) -> bool:
+        small = plan.world <= _LENDING_WORLD  # to find it out costs as much as to verify the plan
+        return self.one_host and self.engine.lend_from_bytes < inf and small and plan.lends is Lends.ALWAYS
+
     def _route(self, src: int, dst: int) -> _Route:
         route = self._routes.get((src, dst))
         if route is None:
@@ -145,6 +154,7 @@ class CostModel:
         last = np.zeros((len(graph.steps) + 1, num_sizes))
         arrived = np.zeros((len(graph.messages) + 1, num_sizes))  # when a message is through its links
         before, outgoing = _before(graph), _outgoing(graph)
+        lends = self._lends(plan)
         for number in plan.certificate.finish_order:
             rank, amount = graph.owner[number], amounts.of(number)
             piece = np.minimum(1.0, engine.segment_bytes / np.maximum(amount, 1.0))
@@ -158,16 +168,21 @@ class CostModel:
                 begin = np.maximum(begin, first[sender] + routes[m].latency_s)
                 end = np.maximum(end, arrived[m] + routes[m].latency_s)
             handling = engine.step_s + sum(routes[m].message_s for m in (*messages, *outgoing[number]))
-            work = handling + amount * _touches(graph.steps[number]) / engine.touch_Bps
+            lent = amount >= engine.lend_from_bytes
+            lent &= lends and _is_kept(graph.steps[number])
+            touches = np.where(lent, _touches_of_lender(graph.steps[number]), _touches(graph.steps[number]))
+            work = handling + amount * touches / engine.touch_Bps
             engine_free[rank] = np.maximum(engine_free[rank], begin) + work
             first[number] = np.maximum(begin, engine_free[rank] - work) + handling + piece * (work - handling)
             last[number] = np.maximum(engine_free[rank], end + piece * (work - handling))
             for m in outgoing[number]:
                 through = last[number]
+                passed = np.where(lent, 0.0, amount)
                 for link in routes[m].links:
-                    link_free[link] = np.maximum(link_free[link], begin) + amount / bandwidth[link]
-                    through = np.maximum(through, link_free[link])
-                    first[number] = np.maximum(first[number], begin + piece * amount / bandwidth[link])
+                    busy = np.maximum(link_free[link], begin) + passed / bandwidth[link]
+                    link_free[link] = np.where(lent, link_free[link], busy)
+                    through = np.maximum(through, np.where(lent, 0.0, busy))
+                    first[number] = np.maximum(first[number], begin + piece * passed / bandwidth[link])
                 arrived[m] = through
         slowest: _Times = np.maximum(last.max(axis=0), arrived.max(axis=0))
         return slowest
@@ -198,6 +213,15 @@ def _k(program: Program, where: Where, slot: int) -> int:
 
 def _touches(step: Step) -> int:
     return len(step.sources) + len(step.targets)
+
+
+def _is_kept(step: Step) -> bool:
+    """True if what the step sends lies in memory: a fold straight into a message does not."""
+    return len(step.sources) == 1 or any(target.where is not Where.PEER for target in step.targets)
+
+
+def _touches_of_lender(step: Step) -> int:
+    return len(step.sources) + sum(target.where is not Where.PEER for target in step.targets)
 
 
 def _before(graph: StepGraph) -> list[list[tuple[int, bool]]]:

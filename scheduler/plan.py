@@ -6,12 +6,14 @@ import hashlib
 import json
 import struct
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from hccl_py.core.errors import PlanError
 from hccl_py.core.types import Collective, Order
 from hccl_py.scheduler.explain import explain
-from hccl_py.scheduler.program import Program
+from hccl_py.scheduler.lending import lends, with_lending
+from hccl_py.scheduler.program import Lends, Program
 from hccl_py.scheduler.verify import Certificate, verify
 
 ParamValue: TypeAlias = int | str | tuple[int, ...] | tuple[tuple[int, ...], ...]
@@ -50,7 +52,7 @@ class Plan:
     certificate: Certificate = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        neutral = tuple(replace(p, order=Order.FREE, digest=0) for p in self.programs)
+        neutral = tuple(replace(p, order=Order.FREE, digest=0, lends=Lends.NEVER) for p in self.programs)
         object.__setattr__(self, "programs", neutral)
         object.__setattr__(self, "params", tuple(sorted(self.params)))
         try:
@@ -96,6 +98,11 @@ class Plan:
         """True if ranks only read each other's INPUT, so that shared slots can replace messages."""
         return self.programs[0].one_round
 
+    @cached_property
+    def lends(self) -> Lends:
+        """Whether the plan also ends where channels hold nothing, so that messages may stay in the sender's memory."""
+        return lends(self.certificate.graph)
+
     @property
     def rank_classes(self) -> None:
         """None: nothing is known of ranks that behave alike (template.py knows it)."""
@@ -111,7 +118,8 @@ class Plan:
         """The program of one rank, with order and digest as the engine needs them."""
         if not 0 <= rank < self.world:
             raise PlanError(f"plan {self.algorithm!r} is for ranks 0 to {self.world - 1}, there is no rank {rank}")
-        return replace(self.programs[rank], order=self.order, digest=int.from_bytes(self.digest[:8], "little"))
+        program = with_lending(self.certificate.graph, self.lends, rank)
+        return replace(program, order=self.order, digest=int.from_bytes(self.digest[:8], "little"))
 
     def to_bytes(self) -> bytes:
         """Canonical bytes: equal plans, and only they, have equal bytes."""

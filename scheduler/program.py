@@ -18,6 +18,7 @@ MAGIC = 0x4E4C5048  # "HPLN"
 VERSION = 1
 WINDOW = 64  # at most this many unfinished steps of a rank are open at a time
 _FLAG_ONE_ROUND = 1
+_LENDS_SHIFT = 1  # two bits of the flags
 _HEADER = struct.Struct("<IHBB12IQ")
 _SCRATCH = struct.Struct("<II")
 _STEP = struct.Struct("<IHHII")
@@ -33,15 +34,25 @@ class Where(IntEnum):
     PEER = 3
 
 
+class Lends(IntEnum):
+    """When messages may stay in the sender's memory until they are taken; see lending.py."""
+
+    NEVER = 0
+    APART = 1  # where INPUT and OUTPUT are separate
+    ALWAYS = 2
+
+
 class Operand(NamedTuple):
     """One source or target of a step: ``span`` slots from ``slot`` on, or a message of ``span`` slots.
 
     Attributes:
         where: INPUT, OUTPUT, SCRATCH, or PEER for a message.
-        raw: sources only: the content is one rank's unscaled contribution, not a sum.
+        raw: of a source: the content is one rank's unscaled contribution, not a sum; of a PEER target, in what the
+            engine loads: the message may land in the peer's OUTPUT (lending.py).
         channel: PEER only: which of the parallel channels to that rank.
         peer: PEER only: the rank.
-        slot: first slot; in a source from a peer in a one-round plan, the slot of the peer's INPUT.
+        slot: first slot; in a source from a peer in a one-round plan, the slot of the peer's INPUT; in what the
+            engine loads, of a target that may land, the slot of the peer's OUTPUT, and of the source that gets it, 1.
         span: number of slots.
     """
 
@@ -108,6 +119,7 @@ class Program:
     steps: tuple[Step, ...]
     channels: int = 1
     one_round: bool = False
+    lends: Lends = Lends.NEVER  # set by Plan.program
     order: Order = Order.FREE
     digest: int = 0
 
@@ -117,7 +129,7 @@ class Program:
         header = _HEADER.pack(
             MAGIC, VERSION, self.collective, self.order, self.world, self.rank, self.root, self.slots_per_block,
             self.input_blocks, self.output_blocks, len(self.scratch), len(self.steps), num_operands, self.channels,
-            _FLAG_ONE_ROUND if self.one_round else 0, 0, self.digest,
+            self.one_round * _FLAG_ONE_ROUND | self.lends << _LENDS_SHIFT, 0, self.digest,
         )  # fmt: skip
         parts = [header]
         parts.extend(_SCRATCH.pack(*size) for size in self.scratch)
@@ -170,5 +182,5 @@ class Program:
             raise ValueError("operands that belong to no step")
         return cls(
             Collective(collective), world, rank, root, slots, blocks_in, blocks_out, scratch, tuple(steps),
-            channels, bool(flags & _FLAG_ONE_ROUND), Order(order), digest,
+            channels, bool(flags & _FLAG_ONE_ROUND), Lends(flags >> _LENDS_SHIFT), Order(order), digest,
         )  # fmt: skip

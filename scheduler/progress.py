@@ -9,6 +9,9 @@ can finish do finish: the run below, which moves all steps at once, reaches the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeAlias
+
 import numpy as np
 import numpy.typing as npt
 
@@ -19,6 +22,8 @@ from hccl_py.scheduler.stepgraph import StepGraph
 SEGMENTS = 3
 _FOREVER = np.int32(2**30)
 _Ints = npt.NDArray[np.int32]
+# (step, other, slack, complete): step waits until other is complete, or is never more than slack pieces before it
+Condition: TypeAlias = tuple[int, int, int, bool]
 
 
 def completion_order(graph: StepGraph) -> list[int]:
@@ -27,11 +32,26 @@ def completion_order(graph: StepGraph) -> list[int]:
     Raises:
         PlanError: deadlock; names the steps that wait for each other.
     """
+    finished_at, done, goal = finish_turns(graph, _edges(graph))
+    if (finished_at < 0).any():
+        raise PlanError(_describe_deadlock(graph, done, goal))
+    order: list[int] = np.argsort(finished_at, kind="stable").tolist()
+    return order
+
+
+def finish_turns(
+    graph: StepGraph, conditions: Sequence[Condition], *, doubled: bool = False
+) -> tuple[npt.NDArray[np.int64], _Ints, _Ints]:
+    """When each step finishes (-1: never), how far it comes, and how far it should; all under ``conditions``.
+
+    ``doubled``: numbers from ``len(graph.steps)`` on are the same steps again, and by them the window is counted.
+    """
     num_steps = len(graph.steps)
     if num_steps == 0:
-        return []
-    total = np.array(graph.spans, dtype=np.int32) * SEGMENTS
-    followers, leaders, slack, complete = _conditions(graph)
+        return np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int32)
+    copies = 2 if doubled else 1
+    total = np.tile(np.array(graph.spans, dtype=np.int32) * SEGMENTS, copies)
+    followers, leaders, slack, complete = _arrays(conditions, copies * num_steps)
     rows = np.flatnonzero(np.diff(followers, prepend=-1))
     starts = np.array(graph.starts[:-1], dtype=np.int64)
     lengths = np.array([len(program.steps) for program in graph.programs], dtype=np.int64)
@@ -39,10 +59,10 @@ def completion_order(graph: StepGraph) -> list[int]:
     busy = np.flatnonzero(lengths)
     windowed = int(lengths.max()) > WINDOW
     # one place more than steps: the end of time, which leads those that wait for nothing
-    done = np.zeros(num_steps + 1, dtype=np.int32)
+    done = np.zeros(copies * num_steps + 1, dtype=np.int32)
     goal = np.append(total, _FOREVER)
     done[-1] = _FOREVER
-    finished_at = np.full(num_steps, -1, dtype=np.int64)
+    finished_at = np.full(copies * num_steps, -1, dtype=np.int64)
     needs = np.where(complete, goal[leaders], 0)
     turn = 0
     while True:
@@ -50,24 +70,20 @@ def completion_order(graph: StepGraph) -> list[int]:
         limit = np.minimum.reduceat(np.where(complete, np.where(ahead >= needs, _FOREVER, 0), ahead + slack), rows)
         new = np.minimum(limit, total)
         if windowed:
-            oldest = np.where(done[:-1] < total, index, _FOREVER)
+            oldest = np.where((done[:-1] < total)[-num_steps:], index, _FOREVER)
             first = np.full(len(lengths), _FOREVER, dtype=np.int32)
             first[busy] = np.minimum.reduceat(oldest, starts[busy])
-            new = np.where(index - WINDOW < np.repeat(first, lengths), new, 0)
+            new = np.where(np.tile(index - WINDOW < np.repeat(first, lengths), copies), new, 0)
         new = np.maximum(new, done[:-1])
         if np.array_equal(new, done[:-1]):
             break
         finished_at[(new == total) & (done[:-1] < total)] = turn
         done[:-1] = new
         turn += 1
-    if (finished_at < 0).any():
-        raise PlanError(_describe_deadlock(graph, done, goal))
-    order: list[int] = np.argsort(finished_at, kind="stable").tolist()
-    return order
+    return finished_at, done, goal
 
 
-def _edges(graph: StepGraph) -> list[tuple[int, int, int, bool]]:
-    """``(step, other, slack, complete)``: step waits until other is complete, or is never more than slack before it."""
+def _edges(graph: StepGraph) -> list[Condition]:
     edges = [(h.step, h.earlier, 0, not h.streamed) for h in graph.hazards]
     for message in graph.messages:
         edges.append((message.receiver, message.sender, 0, False))
@@ -77,11 +93,9 @@ def _edges(graph: StepGraph) -> list[tuple[int, int, int, bool]]:
     return edges
 
 
-def _conditions(graph: StepGraph) -> tuple[_Ints, _Ints, _Ints, npt.NDArray[np.bool_]]:
-    num_steps = len(graph.steps)
-    edges = _edges(graph)
-    edges.extend((step, num_steps, 0, False) for step in range(num_steps))  # so that every step has one
-    table = np.array(edges, dtype=np.int32)
+def _arrays(conditions: Sequence[Condition], num_numbers: int) -> tuple[_Ints, _Ints, _Ints, npt.NDArray[np.bool_]]:
+    everyone = [(number, num_numbers, 0, False) for number in range(num_numbers)]  # so that every step has one
+    table = np.array([*conditions, *everyone], dtype=np.int32)
     table = table[np.argsort(table[:, 0], kind="stable")]
     return table[:, 0], table[:, 1], table[:, 2], table[:, 3].astype(np.bool_)
 

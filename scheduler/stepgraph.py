@@ -70,8 +70,10 @@ class StepGraph:
         return f"rank {rank}, step {step - self.starts[rank]} ({self.steps[step]})"
 
 
-def build_graph(programs: Sequence[Program]) -> StepGraph:
+def build_graph(programs: Sequence[Program], *, apart: bool = False) -> StepGraph:
     """Match messages and find hazards of programs that passed `check.check_program`.
+
+    ``apart``: of a call with separate buffers, instead of one in place.
 
     Raises:
         PlanError: a send that nobody receives, a receive that nobody sends, or one of another size.
@@ -85,7 +87,7 @@ def build_graph(programs: Sequence[Program]) -> StepGraph:
     hazards: list[Hazard] = []
     overwritten: list[OverwrittenRead] = []
     for program, layout, start in zip(programs, layouts, starts, strict=False):
-        find_hazards(program, layout, start, hazards, overwritten)
+        find_hazards(program, layout, start, hazards, overwritten, apart)
     messages, incoming = _match(programs, starts, steps)
     owner = tuple(rank for rank, program in enumerate(programs) for _ in program.steps)
     return StepGraph(
@@ -142,12 +144,17 @@ def _match(
 
 
 def find_hazards(
-    program: Program, layout: Layout, start: int, hazards: list[Hazard], overwritten: list[OverwrittenRead]
+    program: Program,
+    layout: Layout,
+    start: int,
+    hazards: list[Hazard],
+    overwritten: list[OverwrittenRead],
+    apart: bool = False,
 ) -> None:
     """Append the hazards of one rank, whose steps are numbered from ``start`` on, and what it reads overwritten."""
     barrier = program.collective is Collective.BARRIER
     shifts, shared = layout.in_place_shifts(), max(layout.input_slots, layout.output_slots)
-    if barrier:  # never in place
+    if barrier or apart:  # a barrier is never in place
         shifts, shared = (0, layout.input_slots), layout.input_slots + layout.output_slots
     base = (*shifts, shared)
     # uses of each place since it was last written, the write included: (step, first place, span, it writes). What came

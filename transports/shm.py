@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import secrets
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 
 from hccl_py.core.errors import ConfigError
 from hccl_py.transports.base import Availability, TransportConfig, TransportSpec
@@ -25,9 +27,17 @@ class ShmConfig(TransportConfig):
 
     shm_ring_bytes: int = 256 * 1024  # ring of each ordered pair of ranks and channel: a power of two
     shm_slot_bytes: int = 64 * 1024  # payload slot of each rank for messages that go in one round: a multiple of 64
+    # From which size on a message is taken straight from the sender's memory; 0: never.
+    shm_shared_from_bytes: int = 8 * 1024  # where that memory is shared (Communicator.empty, register)
+    shm_private_from_bytes: int = (
+        4 * 1024 * 1024
+    )  # where it is private: process_vm_readv, if allowed
 
     def __post_init__(self) -> None:
         ring, slot = self.shm_ring_bytes, self.shm_slot_bytes
+        for name in ("shm_shared_from_bytes", "shm_private_from_bytes"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it may be 0 (never) or more")
         if not _PAGE_BYTES <= ring <= _LARGEST_RING_BYTES or ring & (ring - 1):
             raise ConfigError(f"shm_ring_bytes is {ring}; it may be a power of two from 4096 to {_LARGEST_RING_BYTES}")
         if not 64 <= slot <= _LARGEST_SLOT_BYTES or slot % 64:
@@ -47,7 +57,38 @@ def availability(config: ShmConfig) -> Availability:
             door.bind(f"\0hccl_py-probe-{secrets.token_hex(8)}")
     except OSError as error:
         return Availability(False, f"no abstract Unix socket, over which the memory is handed out: {error}")
-    return Availability(True, "memfd works; /dev/shm is not needed")
+    why = why_private_memory_is_closed()
+    large = f"large messages pass through rings, as {why}" if why else "large messages are read where they lie"
+    return Availability(True, f"memfd works, /dev/shm is not needed; {large}")
+
+
+class _Iovec(ctypes.Structure):
+    """``struct iovec`` of process_vm_readv(2)."""
+
+    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
+
+
+def why_private_memory_is_closed(root: str = "/") -> str:
+    """Why a rank cannot read the private memory of another one of this host; empty if nothing speaks against it.
+
+    Ranks find out for sure when they connect: they may be in different containers.
+    """
+    there, here = ctypes.c_uint64(42), ctypes.c_uint64(0)
+    size = ctypes.sizeof(there)
+    try:
+        read = ctypes.CDLL(None, use_errno=True).process_vm_readv
+    except AttributeError:
+        return "this system has no process_vm_readv"
+    local, remote = _Iovec(ctypes.addressof(here), size), _Iovec(ctypes.addressof(there), size)
+    if read(os.getpid(), ctypes.byref(local), 1, ctypes.byref(remote), 1, 0) != size or here.value != there.value:
+        return f"process_vm_readv is not allowed: {os.strerror(ctypes.get_errno())}"
+    try:
+        scope = int(Path(root, "proc/sys/kernel/yama/ptrace_scope").read_text())
+    except (OSError, ValueError):
+        return ""
+    if scope == 0 or (scope < 3 and os.geteuid() == 0):
+        return ""
+    return f"kernel.yama.ptrace_scope is {scope}, which keeps processes out of each other's memory (0 would let them)"
 
 
 def _share_memory(size_bytes: int) -> None:

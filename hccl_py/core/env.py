@@ -161,6 +161,18 @@ class Env:
     slot_bytes: int | None = _setting(
         None, _size(64, 1 << 26), "a size, 64 to 64M", "Shared memory per rank for messages that go in one round."
     )
+    shared_from_bytes: int | None = _setting(
+        None,
+        _size(0, 1 << 40),
+        "a size, 0 to 1T",
+        "From which size on a message within a host is left in memory that its ranks share, for the peer; 0: never.",
+    )
+    private_from_bytes: int | None = _setting(
+        None,
+        _size(0, 1 << 40),
+        "a size, 0 to 1T",
+        "From which size on a message within a host is read from the sender's private memory; 0: never.",
+    )
     segment_bytes: int | None = _setting(
         None, _size(64, 1 << 26), "a size, 64 to 64M", "Largest piece in which a message is passed on while it streams."
     )

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Group, Hub and Work for Python. Buffers come as addresses; the caller keeps them alive.
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <memory>
@@ -16,6 +18,7 @@
 #include "hccl_py/error.hpp"
 #include "hccl_py/failure.hpp"
 #include "hccl_py/group.hpp"
+#include "hccl_py/segments.hpp"
 
 namespace nb = nanobind;
 
@@ -172,7 +175,8 @@ std::shared_ptr<Group> make_group(std::uint32_t rank, std::uint32_t world, std::
                                   const std::string& host_id, std::uint32_t usable_cpus, int spins, std::size_t segment_bytes,
                                   double timeout_s, bool strict, std::uint32_t shm_ring_bytes, std::uint32_t shm_slot_bytes,
                                   const std::string& tcp_interfaces, std::pair<std::uint16_t, std::uint16_t> tcp_port_range,
-                                  int tcp_connections, const std::string& tcp_family) {
+                                  int tcp_connections, const std::string& tcp_family, std::uint64_t shm_shared_from_bytes,
+                                  std::uint64_t shm_private_from_bytes) {
   GroupOptions options;
   options.use_shm = use_shm;
   options.use_tcp = use_tcp;
@@ -185,6 +189,8 @@ std::shared_ptr<Group> make_group(std::uint32_t rank, std::uint32_t world, std::
   options.interrupted = interrupted;
   options.shm.ring_bytes = shm_ring_bytes;
   options.shm.slot_bytes = shm_slot_bytes;
+  options.shm.shared_from_bytes = shm_shared_from_bytes;
+  options.shm.private_from_bytes = shm_private_from_bytes;
   options.tcp.interfaces = tcp_interfaces;
   options.tcp.first_port = tcp_port_range.first;
   options.tcp.last_port = tcp_port_range.second;
@@ -193,9 +199,25 @@ std::shared_ptr<Group> make_group(std::uint32_t rank, std::uint32_t world, std::
   return std::make_shared<Group>(rank, world, std::move(options), std::move(hub));
 }
 
+// New memory that the ranks of this host can reach; it lives as long as the array.
+nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>> allocate(Group& group, std::size_t bytes) {
+  auto* segment = new std::shared_ptr<Segment>(Segment::allocate(bytes));
+  const nb::capsule owner(segment, [](void* p) noexcept { delete static_cast<std::shared_ptr<Segment>*>(p); });
+  group.share(*segment);
+  return nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>((*segment)->data(), {bytes}, owner);
+}
+
+std::shared_ptr<Segment> adopt(Group& group, std::uintptr_t memory, std::size_t bytes) {
+  std::shared_ptr<Segment> segment = Segment::adopt(reinterpret_cast<std::byte*>(memory), bytes);
+  group.share(segment);
+  return segment;
+}
+
 }  // namespace
 
 void bind_group(nb::module_& m) {
+  nb::class_<Segment>(m, "Segment", "Memory that was made shared; dropping it makes it private again.");
+
   nb::class_<Hub>(m, "Hub", "Where the ranks of one process meet: the reference transport `loopback`.")
       .def(nb::new_([](std::uint32_t world, std::uint32_t slot_bytes, std::uint32_t channels) {
              return std::make_shared<Hub>(world, slot_bytes, channels + 1);
@@ -215,7 +237,7 @@ void bind_group(nb::module_& m) {
            nb::arg("spins") = -1, nb::arg("segment_bytes") = 32768, nb::arg("timeout_s") = 600.0, nb::arg("strict") = false,
            nb::arg("shm_ring_bytes") = 262144, nb::arg("shm_slot_bytes") = 65536, nb::arg("tcp_interfaces") = "",
            nb::arg("tcp_port_range") = std::pair<std::uint16_t, std::uint16_t>(0, 0), nb::arg("tcp_connections") = 2,
-           nb::arg("tcp_family") = "auto")
+           nb::arg("tcp_family") = "auto", nb::arg("shm_shared_from_bytes") = 8192, nb::arg("shm_private_from_bytes") = 4194304)
       .def_prop_ro("rank", &Group::rank)
       .def_prop_ro("world", &Group::world)
       .def_prop_ro("local_ranks", &Group::local_ranks, "The ranks that share memory with this one, itself included.")
@@ -266,6 +288,12 @@ void bind_group(nb::module_& m) {
       .def("start_recv", [](const std::shared_ptr<Group>& g, std::uintptr_t memory, std::uint64_t bytes, int src, std::uint64_t tag) {
              return start_message(g, false, memory, bytes, src, tag);
            }, nb::arg("memory"), nb::arg("num_bytes"), nb::arg("src"), nb::arg("tag"))
+      .def("allocate", &allocate, nb::arg("num_bytes"), nb::sig("def allocate(self, num_bytes: int) -> object"),
+           "New bytes that the ranks of this host can reach; they live as long as the array.")
+      .def("adopt", &adopt, nb::arg("memory"), nb::arg("num_bytes"), "Makes ordinary memory reachable in the same way, until the segment is dropped.")
+      .def_prop_ro("no_pulls", &Group::no_pulls, "Why the private memory of this host's ranks cannot be read; empty if it can.")
+      .def_prop_ro("traffic", [](const Group& g) { return std::tuple(g.traffic().read, g.traffic().written, g.traffic().staged); },
+                   "(bytes read, bytes written, of these into rings or staging) by this rank in its last large collective.")
       .def("post_site", &Group::post_site, nb::arg("sequence"), nb::arg("text"))
       .def("peer_site", [](const Group& g, std::uint32_t peer, std::uint64_t sequence, double timeout_s) {
              const nb::gil_scoped_release release;

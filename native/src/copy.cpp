@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "hccl_py/reduce.hpp"
+#include "hccl_py/stream.hpp"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -27,7 +28,6 @@ __attribute__((target("avx2"))) void stream_copy(char* out, const char* in, std:
     for (int k = 0; k < 8; ++k) part[k] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(in + at + 32 * k));
     for (int k = 0; k < 8; ++k) _mm256_stream_si256(reinterpret_cast<__m256i*>(out + at + 32 * k), part[k]);
   }
-  _mm_sfence();  // the stores above are not ordered before the flag that publishes the data
   std::memcpy(out + at, in + at, bytes - at);
 }
 
@@ -45,10 +45,27 @@ void copy_bytes(void* out, const void* in, std::size_t bytes) {
 #if defined(__x86_64__)
   if (bytes >= kStreamFromBytes && streams()) {
     stream_copy(static_cast<char*>(out), static_cast<const char*>(in), bytes);
+    stream_fence();
     return;
   }
 #endif
   std::memcpy(out, in, bytes);
+}
+
+void stream_fence() {
+#if defined(__x86_64__)
+  _mm_sfence();
+#endif
+}
+
+void stream_bytes(void* out, const void* in, std::size_t bytes) {
+#if defined(__x86_64__)
+  if (bytes >= 4 * kLineBytes && streams()) {
+    stream_copy(static_cast<char*>(out), static_cast<const char*>(in), bytes);
+    return;
+  }
+#endif
+  copy_bytes(out, in, bytes);
 }
 
 }  // namespace hccl_py

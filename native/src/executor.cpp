@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "hccl_py/error.hpp"
+#include "hccl_py/stream.hpp"
 
 namespace hccl_py {
 namespace {
@@ -14,6 +15,10 @@ template <class T>
 void note_once(std::vector<T*>& list, T& item) {
   if (std::find(list.begin(), list.end(), &item) == list.end()) list.push_back(&item);
 }
+
+constexpr std::size_t kTakeBytes = 256 * 1024;           // what is taken from a peer's memory in one go
+constexpr std::size_t kLandBytes = 8 * 1024;             // with all its copies it stays in the first-level cache
+constexpr std::uint64_t kPastCacheBytes = 1024 * 1024;   // a share so large is not in the cache when it is read next
 
 // The first message to or from another host carries the contract check.
 std::uint32_t head_bytes(bool remote, std::uint32_t ordinal) {
@@ -63,6 +68,7 @@ Executor::Executor(Program program, Ports& ports, Scratch& scratch, std::size_t 
     run.shape = moves_local ? Shape::move_local : run.local_target != nullptr ? Shape::make_local : Shape::make_peer;
   }
   fold_sources_.resize(widest);
+  fold_staging_.resize(kLandBytes / sizeof(Line));
 }
 
 void Executor::lay_out(std::vector<std::uint64_t>& starts, std::uint32_t blocks, std::uint64_t count,
@@ -102,11 +108,12 @@ bool Executor::place(const Operand& operand, const Call& call, RunOperand& run, 
   return bytes == length;
 }
 
-bool Executor::begin(const Call& call, const Fingerprint& mine) {
+bool Executor::begin(const Call& call, const Fingerprint& mine, const Lending& lending) {
   const ProgramHeader& h = program_.header();
   mine_ = mine;
   failure_ = {};
   touched_ = false;
+  traffic_ = {};
   first_open_ = 0;
   element_ = size_of(call.dtype);
   fold_ = reduces(call.collective) ? fold_kernel(call.op, call.dtype, isa_) : nullptr;
@@ -136,6 +143,7 @@ bool Executor::begin(const Call& call, const Fingerprint& mine) {
     for (std::size_t k = 0; k < run.sources.size(); ++k) {
       RunOperand& o = run.sources[k];
       o.moved = 0;
+      o.way = Way::stream;
       if (o.recv != nullptr) o.head_left = head_bytes(o.recv->remote, o.ordinal);
       if (!place(program_.sources(step)[k], call, o, bytes)) bytes = kUnknown - 1;
     }
@@ -151,7 +159,55 @@ bool Executor::begin(const Call& call, const Fingerprint& mine) {
     }
     run.bytes = bytes;
   }
+  choose_ways(call, lending);
   return true;
+}
+
+// Which messages go by loan: what is large, in a program that ends without buffers between ranks. A fold's result lands
+// where the peer wants it, as it is in our cache; what is sent from where it lies is left for the peer to take.
+void Executor::choose_ways(const Call& call, const Lending& lending) {
+  const bool may = program_.lends() == Lends::always || (program_.lends() == Lends::apart && !in_place_);
+  const bool lends = may && (lending.shared_bytes != 0 || lending.private_bytes != 0);
+  for (std::size_t i = 0; i < steps_.size(); ++i) {
+    const Step& step = program_.steps()[i];
+    RunStep& run = steps_[i];
+    run.landing = run.stream_past = false;
+    const bool made_here = run.sources.size() > 1;
+    const std::byte* from = run.shape == Shape::move_local   ? run.sources[0].memory
+                            : run.shape == Shape::make_local ? run.local_target->memory
+                                                             : nullptr;
+    const Where where = run.shape == Shape::move_local ? program_.sources(step)[0].where
+                                                       : (from != nullptr ? program_.targets(step)[static_cast<std::size_t>(run.local_target - run.targets.data())].where
+                                                                          : Where::peer);
+    SharedPlace place;
+    if (where == Where::input && lending.input.segment != 0)
+      place = {lending.input.segment, lending.input.offset + static_cast<std::uint64_t>(from - call.input)};
+    if (where == Where::output && lending.output.segment != 0)
+      place = {lending.output.segment, lending.output.offset + static_cast<std::uint64_t>(from - call.output)};
+    const bool shared = place.segment != 0;
+    const std::uint64_t least = shared ? lending.shared_bytes : lending.private_bytes;
+    for (std::size_t k = 0; k < run.targets.size(); ++k) {
+      RunOperand& target = run.targets[k];
+      target.way = Way::stream;
+      if (!lends || target.send == nullptr || target.send->remote || from == nullptr) continue;
+      const Operand& o = program_.targets(step)[k];
+      std::byte* landing = o.raw != 0 && !call.uneven() && !lending.landings.empty() ? lending.landings[o.peer] : nullptr;
+      if (landing != nullptr && lending.shared_bytes != 0 && run.bytes >= lending.shared_bytes && (made_here || !shared)) {
+        target.way = Way::landed;
+        const std::uint32_t slots = program_.header().slots_per_block;
+        target.landing = landing + (o.slot / slots * call.count + slot_begin(call.count, slots, o.slot % slots)) * element_;
+        run.landing = true;
+      } else if (least != 0 && run.bytes >= least && target.send->pipe->lends(shared)) {
+        target.way = Way::lent;
+        target.place = shared ? place : SharedPlace{0, reinterpret_cast<std::uintptr_t>(from)};
+      }
+    }
+    const bool in_place = std::any_of(run.sources.begin(), run.sources.end(), [&](const RunOperand& o) { return o.memory == from; });
+    run.landing = run.landing && made_here && std::all_of(run.targets.begin(), run.targets.end(), [](const RunOperand& o) {
+                    return o.send == nullptr || o.way == Way::landed;
+                  });
+    run.stream_past = run.landing && !in_place && run.bytes >= kPastCacheBytes;
+  }
 }
 
 // How far step i may go, by what it depends on.
@@ -206,6 +262,8 @@ bool Executor::advance_step(std::size_t i) {
       } else if (step.made < upto) {
         const std::uint64_t n = std::min<std::uint64_t>(upto - step.made, segment_bytes_);
         copy_bytes(step.local_target->memory + step.made, from + step.made, n);
+        traffic_.read += n;
+        traffic_.written += n;
         step.made += n;
         moved = touched_ = true;
       }
@@ -227,7 +285,9 @@ bool Executor::advance_step(std::size_t i) {
   for (RunOperand& target : step.targets) {
     if (target.send == nullptr) continue;
     if (step.shape != Shape::make_peer) {
-      moved |= push(target, i, from, ready, step.bytes);
+      moved |= target.way == Way::stream ? push(target, i, from, ready, step.bytes)
+               : target.way == Way::lent ? lend(target, i, ready, step.bytes)
+                                         : land(target, i, from, ready, step.bytes);
       if (failure_) return false;
     }
     progress = std::min(progress, target.moved);
@@ -246,6 +306,12 @@ std::span<const std::byte> Executor::encode_head(const RunOperand& target, std::
   FrameHeader header;
   header.kind = FrameKind::collective;
   header.flags = size > kFrameHeaderBytes ? kFrameHasFingerprint : 0;
+  if (target.way == Way::landed) header.flags |= kFrameLanded;
+  if (target.way == Way::lent) {
+    header.flags |= kFrameLent;
+    header.segment = target.place.segment;
+    header.offset = target.place.offset;
+  }
   header.communicator = communicator_;
   header.sequence_or_tag = mine_.sequence;
   header.plan_digest = mine_.plan_digest;
@@ -275,8 +341,61 @@ bool Executor::push(RunOperand& target, std::size_t step, const std::byte* memor
   const std::uint32_t of_head = static_cast<std::uint32_t>(std::min<std::size_t>(taken, target.head_left));
   target.head_left -= of_head;
   target.moved += taken - of_head;
+  traffic_.read += taken - of_head;
+  traffic_.written += taken - of_head;
+  traffic_.staged += taken - of_head;
   touched_ = true;
   if (target.head_left == 0 && target.moved == total) ++port.turn;
+  return true;
+}
+
+// Sends the header of a message that goes by loan; true once that is done and it is this message's turn.
+bool Executor::open_loan(RunOperand& target, std::size_t step, std::uint64_t total) {
+  SendPort& port = *target.send;
+  if (port.turn != target.ordinal) return false;
+  if (target.head_left == 0) return true;
+  Head head;
+  const std::size_t taken = port.pipe->write(encode_head(target, total, head), {}, true);
+  target.head_left -= static_cast<std::uint32_t>(taken);
+  touched_ |= taken != 0;
+  if (taken == 0 && port.pipe->state() != PipeState::open)
+    fail(FailureKind::peer_lost, static_cast<int>(port.peer), step, "the connection broke while sending");
+  if (target.head_left != 0) return false;
+  target.base = port.pipe->open_loan(total);
+  return true;
+}
+
+// Lets the peer take a message from where it lies, as far as `upto`; what it has taken is moved.
+bool Executor::lend(RunOperand& target, std::size_t step, std::uint64_t upto, std::uint64_t total) {
+  SendPort& port = *target.send;
+  const bool was_open = target.head_left == 0;
+  if (port.turn == target.ordinal) {
+    if (!open_loan(target, step, total)) return false;
+    port.pipe->offer(target.base + upto);
+    if (upto == total) ++port.turn;
+  }
+  if (target.head_left != 0 || target.moved == total) return false;
+  const std::uint64_t taken = port.pipe->taken();
+  const std::uint64_t moved = taken <= target.base ? 0 : std::min(total, taken - target.base);
+  const bool more = moved != target.moved || !was_open;
+  target.moved = moved;
+  return more;
+}
+
+// Puts a message where the peer wants it.
+bool Executor::land(RunOperand& target, std::size_t step, const std::byte* memory, std::uint64_t upto, std::uint64_t total) {
+  SendPort& port = *target.send;
+  if (port.turn != target.ordinal) return false;
+  const bool was_open = target.head_left == 0;
+  if (!open_loan(target, step, total)) return false;
+  const std::uint64_t n = std::min<std::uint64_t>(upto - target.moved, segment_bytes_);
+  if (n == 0) return !was_open;
+  copy_bytes(target.landing + target.moved, memory + target.moved, n);
+  traffic_.read += n;
+  traffic_.written += n;
+  target.moved += n;
+  port.pipe->offer(target.base + target.moved);
+  if (target.moved == total) ++port.turn;
   return true;
 }
 
@@ -299,10 +418,17 @@ bool Executor::open(RunOperand& source, std::size_t step, std::uint64_t total) {
   port.pipe->consume(source.head_left);
   source.head_left = 0;
   if (total == 0) ++port.turn;
-  return true;
+  return source.way == Way::stream || borrow(source, step, total);
 }
 
-bool Executor::check_header(const RunOperand& source, std::size_t step, std::uint64_t total, std::span<const std::byte> head) {
+bool Executor::borrow(const RunOperand& source, std::size_t step, std::uint64_t total) {
+  const Loan loan{source.way == Way::lent ? Loan::Kind::lent : Loan::Kind::landed, source.place.segment, source.place.offset, total};
+  if (source.recv->pipe->borrow(loan)) return true;
+  fail(FailureKind::transport, static_cast<int>(source.recv->peer), step, "the memory that the peer shares cannot be mapped here");
+  return false;
+}
+
+bool Executor::check_header(RunOperand& source, std::size_t step, std::uint64_t total, std::span<const std::byte> head) {
   const int peer = static_cast<int>(source.recv->peer);
   FrameHeader header;
   const WireFault fault = decode(head.first<kFrameHeaderBytes>(), header);
@@ -319,7 +445,13 @@ bool Executor::check_header(const RunOperand& source, std::size_t step, std::uin
   same = same && header.kind == FrameKind::collective && header.communicator == communicator_ && header.sequence_or_tag == mine_.sequence &&
          header.plan_digest == mine_.plan_digest && header.step == source.ordinal && header.length == total &&
          ((header.flags & kFrameHasFingerprint) != 0) == (source.head_left > kFrameHeaderBytes);
-  if (same) return true;
+  constexpr std::uint16_t kLoans = kFrameLent | kFrameLanded;
+  same = same && ((header.flags & kLoans) == 0 || !source.recv->remote);
+  if (same) {
+    source.way = (header.flags & kFrameLent) != 0 ? Way::lent : (header.flags & kFrameLanded) != 0 ? Way::landed : Way::stream;
+    source.place = {header.segment, header.offset};
+    return true;
+  }
   // Without a fingerprint, or where that is the same, the frame itself says what is wrong.
   std::string text;
   if (theirs.sequence == 0 || same_contract(mine_, theirs)) {
@@ -346,7 +478,8 @@ bool Executor::make(RunStep& step, std::size_t i, std::uint64_t upto) {
     if (failure_) return false;
   }
   if (!ready) return false;
-  const std::size_t want = std::min<std::uint64_t>(upto - step.made, segment_bytes_);
+  const bool taken_whole = step.sources.size() == 1 && step.sources[0].way == Way::lent;
+  const std::size_t want = std::min<std::uint64_t>(upto - step.made, taken_whole ? std::max(segment_bytes_, kTakeBytes) : segment_bytes_);
   if (step.shape == Shape::make_peer) {
     RunOperand& target = step.targets[0];
     if (target.send->turn != target.ordinal || (want == 0 && step.bytes != 0)) return false;
@@ -367,6 +500,7 @@ bool Executor::make(RunStep& step, std::size_t i, std::uint64_t upto) {
       return false;
     }
     target.send->pipe->commit(n);
+    traffic_.staged += n;
     target.moved += n;
     step.made += n;
     if (target.moved == step.bytes) ++target.send->turn;
@@ -376,7 +510,11 @@ bool Executor::make(RunStep& step, std::size_t i, std::uint64_t upto) {
   std::byte* out = step.local_target->memory + step.made;
   if (step.sources.size() == 1) {  // a plain receive, straight to where it belongs
     RunOperand& source = step.sources[0];
-    const std::size_t n = source.recv->pipe->read({out, want});
+    const bool landed = source.way == Way::landed;
+    const std::size_t n = landed ? std::min<std::uint64_t>(want, source.recv->pipe->arrived()) : source.recv->pipe->read({out, want});
+    if (landed && n != 0) source.recv->pipe->consume(n);
+    if (!landed) traffic_.read += n;
+    if (!landed) traffic_.written += n;
     if (n == 0 && source.recv->pipe->state() != PipeState::open)
       fail(FailureKind::peer_lost, static_cast<int>(source.recv->peer), i, "the connection was closed");
     if (n == 0) return false;
@@ -386,14 +524,62 @@ bool Executor::make(RunStep& step, std::size_t i, std::uint64_t upto) {
     if (source.moved == step.bytes) ++source.recv->turn;
     return true;
   }
-  const std::size_t n = fold_segment(step, want, out);
+  const std::size_t n = step.landing ? fold_and_land(step, want) : fold_segment(step, want, out);
   step.made += n;
   touched_ |= n != 0;
   return n != 0;
 }
 
+// Folds in pieces that stay in the cache, and puts each where the peers want it before the next.
+std::size_t Executor::fold_and_land(RunStep& step, std::size_t want) {
+  const auto i = static_cast<std::size_t>(&step - steps_.data());
+  for (RunOperand& target : step.targets)
+    if (target.send != nullptr && !open_loan(target, i, step.bytes)) return 0;
+  const std::size_t n = gather(step, want);
+  auto* staging = reinterpret_cast<std::byte*>(fold_staging_.data());
+  for (std::size_t at = 0; at < n;) {
+    const std::size_t piece = std::min(n - at, kLandBytes);
+    std::byte* out = step.stream_past ? staging : step.local_target->memory + step.made + at;
+    fold_(out, fold_sources_.data(), step.sources.size(), piece / element_, scale_);
+    for (std::size_t k = 0; k < step.sources.size(); ++k)
+      fold_sources_[k].data = static_cast<const std::byte*>(fold_sources_[k].data) + piece;
+    for (RunOperand& target : step.targets) {
+      std::byte* to = (target.send != nullptr ? target.landing : target.memory) + step.made + at;
+      if (step.stream_past)
+        stream_bytes(to, out, piece);
+      else if (target.send != nullptr)
+        std::memcpy(to, out, piece);
+    }
+    at += piece;
+  }
+  if (n == 0) return 0;
+  if (step.stream_past) stream_fence();
+  const std::uint64_t others = step.targets.size() - 1;
+  traffic_.read += n * (step.sources.size() + others);
+  traffic_.written += n * (1 + others);
+  take(step, n);
+  for (RunOperand& target : step.targets) {
+    if (target.send == nullptr) continue;
+    target.moved += n;
+    target.send->pipe->offer(target.base + target.moved);
+    if (target.moved == step.bytes) ++target.send->turn;
+  }
+  return n;
+}
+
 // Folds as many whole elements as all sources have, at most `want` bytes; takes them from their pipes.
 std::size_t Executor::fold_segment(RunStep& step, std::size_t want, std::byte* out) {
+  const std::size_t n = gather(step, want);
+  if (n == 0) return 0;
+  fold_(out, fold_sources_.data(), step.sources.size(), n / element_, scale_);
+  traffic_.read += n * step.sources.size();
+  traffic_.written += n;
+  take(step, n);
+  return n;
+}
+
+// Finds the next bytes of all sources: how many whole elements' worth there are, at most `want`.
+std::size_t Executor::gather(RunStep& step, std::size_t want) {
   const std::span<const Operand> plan = program_.sources(program_.steps()[static_cast<std::size_t>(&step - steps_.data())]);
   std::size_t n = want;
   for (std::size_t k = 0; k < step.sources.size(); ++k) {
@@ -412,16 +598,22 @@ std::size_t Executor::fold_segment(RunStep& step, std::size_t want, std::byte* o
     n = std::min(n, in.size());
     fold_sources_[k].data = in.data();
   }
-  n -= n % element_;
-  if (n == 0) return 0;
-  fold_(out, fold_sources_.data(), step.sources.size(), n / element_, scale_);
+  return n - n % element_;
+}
+
+// `bytes` of all sources have been folded.
+void Executor::take(RunStep& step, std::size_t bytes) {
   for (RunOperand& source : step.sources) {
     if (source.recv == nullptr) continue;
-    source.recv->pipe->consume(n);
-    source.moved += n;
+    if (source.way == Way::lent && source.place.segment == 0) {  // the pipe has staged it
+      traffic_.read += bytes;
+      traffic_.written += bytes;
+      traffic_.staged += bytes;
+    }
+    source.recv->pipe->consume(bytes);
+    source.moved += bytes;
     if (source.moved == step.bytes) ++source.recv->turn;
   }
-  return n;
 }
 
 // A source lacks its next element (or header), a target room for one byte. Only where it is their turn: others wait for us.
@@ -435,10 +627,18 @@ int Executor::waiting_for(int only) const {
       if (source.recv == nullptr || !asked(source.recv->peer) || source.recv->turn != source.ordinal) continue;
       if (source.head_left == 0 && source.moved == step.bytes) continue;
       const std::size_t least = source.head_left != 0 ? source.head_left : std::min<std::uint64_t>(element_, step.bytes - source.moved);
+      if (source.head_left == 0 && source.way != Way::stream) {
+        if (source.recv->pipe->arrived() < least) return static_cast<int>(source.recv->peer);
+        continue;
+      }
       if (source.recv->pipe->peek(least, least).empty()) return static_cast<int>(source.recv->peer);
     }
     for (const RunOperand& target : step.targets) {
-      if (target.send == nullptr || !asked(target.send->peer) || target.send->turn != target.ordinal) continue;
+      if (target.send == nullptr || !asked(target.send->peer)) continue;
+      // All of it is offered, not all is taken.
+      if (target.way == Way::lent && target.head_left == 0 && target.send->turn > target.ordinal && target.moved != step.bytes)
+        return static_cast<int>(target.send->peer);
+      if (target.send->turn != target.ordinal || (target.way != Way::stream && target.head_left == 0)) continue;
       if (target.head_left == 0 && target.moved == step.bytes) continue;
       if (target.send->pipe->reserve(1).empty()) return static_cast<int>(target.send->peer);
     }

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstring>
 #include <numeric>
 #include <span>
@@ -372,7 +373,7 @@ bool Group::drive_collective() {
     phase_ = Phase::ready;
   }
   if (phase_ == Phase::ready) {
-    if (!current_->executor->begin(current_->call, mine_)) {
+    if (!begin_run()) {
       fail_current(current_->executor->failure());
       return true;
     }
@@ -381,7 +382,10 @@ bool Group::drive_collective() {
   switch (current_->executor->advance()) {
     case Executor::Outcome::moved: return true;
     case Executor::Outcome::idle: return false;
-    case Executor::Outcome::done: finish_current(); return true;
+    case Executor::Outcome::done:
+      traffic_ = current_->executor->traffic();
+      finish_current();
+      return true;
     case Executor::Outcome::failed: fail_current(current_->executor->failure()); return true;
   }
   return false;
@@ -422,9 +426,12 @@ void Group::enter() {
   const Call& call = current_->call;
   const std::uint64_t payload = std::uint64_t{current_->executor->program().header().input_blocks} * call.count * size_of(call.dtype);
   if (slots_ && payload != 0) std::memcpy(board_.slot(my_local_, mine_.sequence), call.input, payload);
+  if (!slots_ && shm_) find_shared();
   Fingerprint& line = board_.rank(my_local_).line[mine_.sequence & 1];
+  line.segment = lending_.output.segment;
+  line.segment_offset = lending_.output.offset;
   std::memcpy(reinterpret_cast<std::byte*>(&line) + sizeof line.sequence,
-              reinterpret_cast<const std::byte*>(&mine_) + sizeof mine_.sequence, sizeof line - sizeof line.sequence);
+              reinterpret_cast<const std::byte*>(&mine_) + sizeof mine_.sequence, offsetof(Fingerprint, segment) - sizeof line.sequence);
   Sequence(line.sequence).store(mine_.sequence, std::memory_order_release);
   for (std::uint32_t i = 0; i < board_.num_ranks(); ++i)
     if (i != my_local_) bells_->ring(i);
@@ -450,6 +457,43 @@ bool Group::arrive() {
     return true;
   }
   return true;
+}
+
+// Which buffers of the current call lie in memory that the peers can reach.
+void Group::find_shared() {
+  lending_.input = lending_.output = {};
+  if (!own_segments_.any() || options_.shm.shared_from_bytes == 0) return;
+  const Call& call = current_->call;
+  const ProgramHeader& h = current_->executor->program().header();
+  const std::size_t element = size_of(call.dtype);
+  const auto place = [&](const std::byte* memory, std::uint64_t bytes) {
+    if (memory == nullptr || bytes == 0) return SharedPlace{};
+    return own_segments_.find(memory, bytes, [this](std::uint32_t number, int fd) { return shm_->announce(number, fd); });
+  };
+  lending_.input = place(call.input, elements(h.input_blocks, call.count, call.input_counts) * element);
+  lending_.output = place(call.output, elements(h.output_blocks, call.count, call.output_counts) * element);
+}
+
+bool Group::begin_run() {
+  if (shm_) {
+    PeerSegments& segments = shm_->segments();
+    segments.forget_gone();
+    bool any = false;
+    for (std::uint32_t i = 0; i < board_.num_ranks(); ++i) {
+      if (i == my_local_) continue;
+      const Fingerprint& line = board_.rank(i).line[mine_.sequence & 1];
+      std::byte* landing = nullptr;
+      std::size_t bytes = 0;
+      if (line.segment != 0) landing = segments.find(i, static_cast<std::uint32_t>(line.segment), bytes);
+      if (landing != nullptr && line.segment_offset <= bytes) landing += line.segment_offset;
+      landings_[local_ranks_[i]] = landing;
+      any |= landing != nullptr;
+    }
+    lending_.landings = any ? std::span<std::byte* const>(landings_) : std::span<std::byte* const>();
+    lending_.shared_bytes = options_.shm.shared_from_bytes;
+    lending_.private_bytes = options_.shm.private_from_bytes;
+  }
+  return current_->executor->begin(current_->call, mine_, lending_);
 }
 
 // Runs a one-round plan on the payloads in the slots: each source is our own memory or a peer's INPUT.

@@ -128,6 +128,8 @@ void Group::connect(const std::vector<std::vector<std::byte>>& reports, double t
   if (shm_) {
     bells_ = &shm_->bells();
     set_up_board(shm_->board());
+    no_pulls_ = shm_->probe_peers();
+    landings_.assign(world_, nullptr);
   } else {
     own_board_memory_ = std::make_unique<BoardMemory>();
     set_up_board(Board(own_board_memory_->bytes, 1, BoardMemory::kSlotBytes));

@@ -57,12 +57,12 @@ std::uint32_t input_blocks(const ProgramHeader& h, std::uint32_t rank) {
   return 0;
 }
 
-std::uint32_t output_blocks(const ProgramHeader& h) {
+std::uint32_t output_blocks(const ProgramHeader& h, std::uint32_t rank) {
   switch (static_cast<Collective>(h.collective)) {
     case Collective::all_gather:
     case Collective::all_to_all: return h.world;
-    case Collective::gather: return h.rank == h.root ? h.world : 0;
-    case Collective::reduce: return h.rank == h.root ? 1 : 0;
+    case Collective::gather: return rank == h.root ? h.world : 0;
+    case Collective::reduce: return rank == h.root ? 1 : 0;
     case Collective::all_reduce:
     case Collective::broadcast:
     case Collective::reduce_scatter:
@@ -80,8 +80,8 @@ void check_header(const ProgramHeader& h) {
   if (h.collective >= kNumCollectives) throw PlanError("program names an unknown collective");
   if (h.world == 0 || h.rank >= h.world || h.root >= h.world) throw PlanError("program names a rank outside its world");
   if (h.slots_per_block == 0 || h.slots_per_block > (1u << 20)) throw PlanError("program has an impossible number of slots");
-  if (h.order > 1 || (h.flags & ~kFlagOneRound) != 0) throw PlanError("program has an unknown order or unknown flags");
-  if (h.input_blocks != input_blocks(h, h.rank) || h.output_blocks != output_blocks(h))
+  if (h.order > 1 || (h.flags >> kLendsShift) > static_cast<std::uint32_t>(Lends::always)) throw PlanError("program has an unknown order or unknown flags");
+  if (h.input_blocks != input_blocks(h, h.rank) || h.output_blocks != output_blocks(h, h.rank))
     throw PlanError("program has buffers of other blocks than its collective");
   if (h.num_steps > (1u << 24) || h.num_operands > (1u << 26) || h.num_scratch > (1u << 24))
     throw PlanError("program is impossibly large");
@@ -112,6 +112,8 @@ void check_step(const ProgramHeader& h, std::size_t i, std::span<const Operand> 
   }
   for (const Operand& o : targets) {
     check_operand(h, i, o);
+    if (o.where == Where::peer && o.raw != 0 && std::uint64_t{o.slot} + o.span > std::uint64_t{output_blocks(h, o.peer)} * h.slots_per_block)
+      reject(i, "lands where the peer has no such slot");
     if (o.where == Where::input) reject(i, "writes to INPUT");
     local_targets += o.where != Where::peer;
   }
@@ -234,6 +236,8 @@ void Program::derive_dependencies(bool in_place) {
   for (std::uint32_t i = 0; i < steps_.size(); ++i) {
     const std::size_t begin = all.size();
     const std::size_t mine = uses.size();
+    const auto from = sources(steps_[i]);
+    const bool waits = one_round() || from.size() != 1 || from[0].where != Where::peer || from[0].slot == 0;
     for (const Operand& o : sources(steps_[i]))
       if (o.where != Where::peer) uses.push_back({place(header_, o, in_place), false, i});
     for (const Operand& o : targets(steps_[i]))
@@ -241,7 +245,7 @@ void Program::derive_dependencies(bool in_place) {
     while (oldest < mine && uses[oldest].step + kWindow <= i) ++oldest;
     for (std::size_t u = mine; u < uses.size(); ++u) {
       for (std::size_t v = oldest; v < mine; ++v) {
-        if (!(uses[u].writes || uses[v].writes) || !uses[u].range.overlaps(uses[v].range)) continue;
+        if (!waits || !(uses[u].writes || uses[v].writes) || !uses[u].range.overlaps(uses[v].range)) continue;
         const bool streamed = uses[u].range == uses[v].range;
         const auto known = std::find_if(all.begin() + static_cast<std::ptrdiff_t>(begin), all.end(),
                                         [&](const Dependency& d) { return d.step == uses[v].step; });

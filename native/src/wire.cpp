@@ -161,7 +161,7 @@ void encode(const FrameHeader& h, std::span<std::byte, kFrameHeaderBytes> out) {
       .put(h.magic).put(h.version).put(static_cast<std::uint8_t>(h.kind)).put(h.flags)
       .put(h.epoch).put(h.communicator).put(h.sequence_or_tag).put(h.plan_digest)
       .put(h.channel).put(h.codec).put(h.step).put(h.offset).put(h.length)
-      .put(h.crc32c)
+      .put(h.crc32c).put(h.segment)
       .pad_to(out.data() + out.size());
 }
 
@@ -170,7 +170,7 @@ WireFault decode(std::span<const std::byte, kFrameHeaderBytes> in, FrameHeader& 
       .get(h.magic).get(h.version).get(h.kind).get(h.flags)
       .get(h.epoch).get(h.communicator).get(h.sequence_or_tag).get(h.plan_digest)
       .get(h.channel).get(h.codec).get(h.step).get(h.offset).get(h.length)
-      .get(h.crc32c).get(h.reserved);
+      .get(h.crc32c).get(h.segment);
   if (h.magic != kFrameMagic) return WireFault::magic;
   if (!spoken(h.version)) return WireFault::version;
   if (!known(h.kind)) return WireFault::kind;
@@ -183,7 +183,7 @@ void encode(const Fingerprint& f, std::span<std::byte, kFingerprintBytes> out) {
   Writer(out.data())
       .put(f.sequence).put(f.collective).put(f.op).put(f.dtype).put(f.flags)
       .put(f.root).put(f.count).put(f.plan_digest).put(f.site)
-      .put(f.reserved[0]).put(f.reserved[1]).put(f.reserved[2])
+      .put(f.segment).put(f.segment_offset).put(f.reserved)
       .pad_to(out.data() + out.size());
 }
 
@@ -191,7 +191,7 @@ void decode(std::span<const std::byte, kFingerprintBytes> in, Fingerprint& f) {
   Reader(in.data())
       .get(f.sequence).get(f.collective).get(f.op).get(f.dtype).get(f.flags)
       .get(f.root).get(f.count).get(f.plan_digest).get(f.site)
-      .get(f.reserved[0]).get(f.reserved[1]).get(f.reserved[2]);
+      .get(f.segment).get(f.segment_offset).get(f.reserved);
 }
 
 void encode(const Hello& h, std::span<std::byte, kHelloBytes> out) {

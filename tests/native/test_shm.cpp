@@ -2,11 +2,13 @@
 // The shared-memory transport: meeting at the door, rings, bells, and who is alive.
 #include <poll.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <exception>
@@ -19,6 +21,7 @@
 
 #include "check.hpp"
 #include "hccl_py/error.hpp"
+#include "hccl_py/segments.hpp"
 #include "hccl_py/shm.hpp"
 
 namespace {
@@ -219,6 +222,173 @@ void test_two_threads_stream() {
   CHECK_EQ(wrong, 0u);
 }
 
+// Messages by ring, lent from private and from shared memory, and landed, in random order on one channel.
+void test_loans_among_other_messages() {
+  Host host(2);
+  ShmOptions options;
+  options.ring_bytes = 16 * 1024;
+  options.piece_bytes = 8 * 1024;
+  host.make_all(options);
+  CHECK_EQ(host.ranks[0]->probe_peers(), "");
+  CHECK_EQ(host.ranks[1]->probe_peers(), "");
+  SendPipe& send = host.ranks[0]->send_pipe(1, 0);
+  RecvPipe& recv = host.ranks[1]->recv_pipe(0, 0);
+  CHECK(send.lends(true) && send.lends(false));
+  constexpr std::size_t kBytes = 100'000;
+  const auto segment = Segment::allocate(kBytes);
+  CHECK(host.ranks[0]->announce(1, segment->fd()));
+  std::vector<std::byte> mine(kBytes), landing(kBytes);
+  for (std::size_t i = 0; i < kBytes; ++i) mine[i] = segment->data()[i] = static_cast<std::byte>(i * 2654435761u >> 13);
+  struct Message {
+    int way;  // 0 ring, 1 private, 2 shared, 3 landed
+    std::size_t at, bytes;
+  };
+  std::vector<Message> messages;
+  std::mt19937 random(3);
+  for (int i = 0; i < 200; ++i) {
+    const std::size_t at = random() % kBytes;
+    messages.push_back({static_cast<int>(random() % 4), at, 1 + random() % (kBytes - at)});
+  }
+  std::thread writer([&] {
+    for (const Message& m : messages) {
+      if (m.way == 0) {
+        for (std::size_t done = 0; done < m.bytes;) {
+          const std::size_t n = send.write({}, std::span(mine).subspan(m.at + done, m.bytes - done), false);
+          done += n;
+          if (n == 0) std::this_thread::yield();
+        }
+        continue;
+      }
+      const std::uint64_t base = send.open_loan(m.bytes);
+      for (std::size_t done = 0; done < m.bytes;) {
+        const std::size_t n = std::min<std::size_t>(m.bytes - done, 5000);
+        if (m.way == 3) std::memcpy(landing.data() + m.at + done, mine.data() + m.at + done, n);
+        done += n;
+        send.offer(base + done);
+      }
+      send.flush();
+      while (send.taken() < base + m.bytes) std::this_thread::yield();
+    }
+  });
+  std::vector<std::byte> out(kBytes);
+  std::size_t wrong = 0;
+  for (const Message& m : messages) {
+    const auto* expected = mine.data() + m.at;
+    if (m.way != 0) {
+      const std::uint64_t at = m.way == 1 ? reinterpret_cast<std::uintptr_t>(expected) : m.at;
+      CHECK(recv.borrow({m.way == 3 ? Loan::Kind::landed : Loan::Kind::lent, m.way == 2 ? 1u : 0u, at, m.bytes}));
+    }
+    for (std::size_t done = 0; done < m.bytes;) {
+      std::size_t n;
+      if (m.way == 3) {
+        n = recv.arrived();
+        wrong += n != 0 && std::memcmp(landing.data() + m.at + done, expected + done, n) != 0;
+        if (n != 0) recv.consume(n);
+      } else if (random() % 2 == 0) {
+        const std::span<const std::byte> in = recv.peek(std::min<std::size_t>(m.bytes - done, 1 + random() % 6000));
+        n = in.size();
+        wrong += n != 0 && std::memcmp(in.data(), expected + done, n) != 0;
+        if (n != 0) recv.consume(n);
+      } else {
+        n = recv.read(std::span(out).first(std::min<std::size_t>(m.bytes - done, 20'000)));
+        wrong += n != 0 && std::memcmp(out.data(), expected + done, n) != 0;
+      }
+      done += n;
+      if (n == 0) std::this_thread::yield();
+    }
+  }
+  writer.join();
+  CHECK_EQ(wrong, 0u);
+}
+
+void test_loans_that_cannot_be_had() {
+  Host host(2);
+  host.make_all();
+  RecvPipe& recv = host.ranks[1]->recv_pipe(0, 0);
+  CHECK(!host.ranks[0]->send_pipe(1, 0).lends(false));  // nobody has tried yet
+  const auto segment = Segment::allocate(5000);
+  CHECK(!recv.borrow({Loan::Kind::lent, 7, 0, 10}));  // never announced
+  CHECK(host.ranks[0]->announce(7, segment->fd()));
+  CHECK(recv.borrow({Loan::Kind::lent, 7, 0, 8192}));
+  CHECK(!recv.borrow({Loan::Kind::lent, 7, 8000, 193}));
+  CHECK(!recv.borrow({Loan::Kind::lent, 7, 9000, 1}));
+  CHECK(!recv.borrow({Loan::Kind::lent, 7, ~std::uint64_t{0}, 2}));
+  // An address that holds nothing: the peer counts as lost.
+  SendPipe& send = host.ranks[0]->send_pipe(1, 0);
+  send.offer(send.open_loan(100) + 100);
+  CHECK(recv.borrow({Loan::Kind::lent, 0, 64, 100}));
+  CHECK(recv.peek(100).empty());
+  CHECK(recv.state() == PipeState::failed);
+}
+
+void test_a_wrong_probe_closes_private_memory() {
+  Host host(3);
+  host.make_all();
+  host.ranks[0]->board().rank(1).probe ^= 1;
+  host.ranks[0]->board().rank(2).probe_at = 64;
+  const std::string why = host.ranks[0]->probe_peers();
+  CHECK(why.find("rank 12 cannot be read") != std::string::npos);
+  CHECK(!host.ranks[1]->send_pipe(0, 0).lends(false) && !host.ranks[2]->send_pipe(0, 0).lends(false));
+  CHECK(host.ranks[1]->send_pipe(0, 0).lends(true));
+}
+
+void test_segments_come_and_go() {
+  Host host(2);
+  host.make_all();
+  OwnSegments own;
+  PeerSegments& peers = host.ranks[1]->segments();
+  const auto announce = [&](std::uint32_t number, int fd) { return host.ranks[0]->announce(number, fd); };
+  CHECK(!own.any());
+  auto segment = Segment::allocate(10'000);
+  own.add(segment);
+  CHECK(own.any());
+  CHECK_EQ(segment->bytes(), 3 * Segment::kPage);
+  std::byte elsewhere{};
+  CHECK_EQ(own.find(&elsewhere, 1, announce).segment, 0u);
+  CHECK_EQ(own.find(segment->data() + 10, segment->bytes(), announce).segment, 0u);  // not all of it
+  CHECK_EQ(own.find(segment->data() + 10, 10, [](std::uint32_t, int) { return false; }).segment, 0u);
+  const SharedPlace place = own.find(segment->data() + 10, 10, announce);
+  CHECK(place.segment != 0 && place.offset == 10);
+  std::size_t bytes = 0;
+  std::byte* there = peers.find(0, place.segment, bytes);
+  CHECK(there != nullptr && bytes == segment->bytes());
+  CHECK(peers.find(1, place.segment, bytes) == nullptr);
+  segment->data()[12] = std::byte{77};
+  CHECK(there[12] == std::byte{77});
+  peers.forget_gone();
+  CHECK(peers.find(0, place.segment, bytes) == there);
+  segment.reset();
+  CHECK(there[12] == std::byte{0});  // the pages went back at once
+  peers.forget_gone();
+  CHECK(peers.find(0, place.segment, bytes) == nullptr);
+}
+
+void test_adopted_memory_keeps_its_contents() {
+  constexpr std::size_t kBytes = 5 * Segment::kPage;
+  void* room = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(room != MAP_FAILED);
+  Mapping mapping(room, kBytes);
+  std::byte* memory = mapping.get();
+  for (std::size_t i = 0; i < kBytes; ++i) memory[i] = static_cast<std::byte>(i % 251);
+  const auto intact = [&] {
+    for (std::size_t i = 0; i < kBytes; ++i)
+      if (memory[i] != static_cast<std::byte>(i % 251)) return false;
+    return true;
+  };
+  {
+    const auto segment = Segment::adopt(memory + Segment::kPage + 100, 2 * Segment::kPage);
+    CHECK(segment->data() == memory + Segment::kPage && segment->bytes() == 3 * Segment::kPage);
+    CHECK(segment->holds(memory + Segment::kPage + 100, 2 * Segment::kPage));
+    CHECK(intact());
+    CHECK(message_of<ConfigError>([&] { Segment::adopt(memory, kBytes); }).find("shared already") != std::string::npos);
+  }
+  CHECK(intact());
+  CHECK(!message_of<ConfigError>([&] { Segment::adopt(memory, 0); }).empty());
+  CHECK(mprotect(memory, Segment::kPage, PROT_READ) == 0);
+  CHECK(!message_of<ConfigError>([&] { Segment::adopt(memory, kBytes); }).empty());
+  CHECK(message_of<ConfigError>([] { Segment::allocate(std::size_t{1} << 60); }).find("shared memory of") != std::string::npos);
+}
+
 void test_bells_ring_across_mappings() {
   Host host(2);
   host.make_all();
@@ -365,6 +535,11 @@ int main() {
       {"full rings take no more", test_full_rings_take_no_more},
       {"headers come whole", test_headers_come_whole},
       {"two threads stream", test_two_threads_stream},
+      {"loans among other messages", test_loans_among_other_messages},
+      {"loans that cannot be had", test_loans_that_cannot_be_had},
+      {"a wrong probe closes private memory", test_a_wrong_probe_closes_private_memory},
+      {"segments come and go", test_segments_come_and_go},
+      {"adopted memory keeps its contents", test_adopted_memory_keeps_its_contents},
       {"bells ring across mappings", test_bells_ring_across_mappings},
       {"alive until gone", test_alive_until_gone},
       {"a killed process is not alive", test_a_killed_process_is_not_alive},

@@ -25,6 +25,8 @@ struct alignas(64) BoardRank {
   std::atomic<std::uint32_t> locked;                // 1: it holds a lock that tells whether it lives, see ShmHost
   std::uint32_t pid;
   std::int32_t rank;
+  std::uint64_t probe_at;  // where in its private memory the rank keeps `probe`: peers try to read it there
+  std::uint64_t probe;
   // Where the rank called a collective, for DesyncError; by parity, as the lines.
   struct alignas(64) Site {
     std::atomic<std::uint64_t> sequence;  // 0: none

@@ -12,11 +12,27 @@
 #include "hccl_py/ports.hpp"
 #include "hccl_py/program.hpp"
 #include "hccl_py/reduce.hpp"
+#include "hccl_py/segments.hpp"
 
 namespace hccl_py {
 
 // Memory for SCRATCH, shared by the programs of a group; grows, never shrinks.
 using Scratch = std::vector<std::byte>;
+
+// What a run knows of memory that ranks of a host share, and from which size on messages go by loan. Empty: not at all.
+struct Lending {
+  SharedPlace input, output;               // this rank's buffers
+  std::span<std::byte* const> landings{};  // by rank: its OUTPUT, as mapped here; nullptr where it is private
+  std::uint64_t shared_bytes = 0;          // least message from shared memory; 0: none
+  std::uint64_t private_bytes = 0;         // least message from private memory; 0: none
+};
+
+// How often the engine touched memory in a run, in bytes: what algorithms are judged by. Headers do not count.
+struct Traffic {
+  std::uint64_t read = 0;     // by this rank from its own memory or a peer's
+  std::uint64_t written = 0;  // by this rank to its own memory or a peer's
+  std::uint64_t staged = 0;   // of those written, into rings or staging memory
+};
 
 class Executor {
  public:
@@ -28,7 +44,7 @@ class Executor {
   const Program& program() const { return program_; }
   // Sets up a run. `mine` is the fingerprint of the call. May grow SCRATCH. False, with failure() set, if the counts
   // of the call do not fit the program.
-  bool begin(const Call& call, const Fingerprint& mine);
+  bool begin(const Call& call, const Fingerprint& mine, const Lending& lending = {});
   // One pass over the open steps.
   Outcome advance();
   const Failure& failure() const { return failure_; }
@@ -37,9 +53,12 @@ class Executor {
   int waiting_step() const { return static_cast<int>(first_open_); }
   // True once a byte of OUTPUT may have been written or a message sent.
   bool touched() const { return touched_; }
+  // Of the last run.
+  const Traffic& traffic() const { return traffic_; }
 
  private:
   enum class Shape : std::uint8_t { move_local, make_local, make_peer };
+  enum class Way : std::uint8_t { stream, lent, landed };  // a message: through the pipe, or one of the kinds of Loan
   struct RunOperand {
     std::byte* memory = nullptr;   // local operands
     SendPort* send = nullptr;      // peer targets
@@ -47,6 +66,10 @@ class Executor {
     std::uint32_t ordinal = 0;     // which message of its port
     std::uint32_t head_left = 0;   // bytes of header still to go
     std::uint64_t moved = 0;       // bytes of payload
+    Way way = Way::stream;
+    std::uint64_t base = 0;        // lent or landed: position of its first byte among the loans of its channel
+    std::byte* landing = nullptr;  // landed
+    SharedPlace place;             // lent: where it lies
   };
   struct RunStep {
     std::uint64_t bytes = 0;
@@ -56,6 +79,8 @@ class Executor {
     RunOperand* local_target = nullptr;
     Shape shape = Shape::move_local;
     bool complete = false;
+    bool landing = false;      // a fold whose result goes to memory only: ours and that of peers
+    bool stream_past = false;  // OUTPUT is too large to be read again from a cache: stores go past it
   };
 
   using Head = std::array<std::byte, kFrameHeaderBytes + kFingerprintBytes>;
@@ -68,10 +93,18 @@ class Executor {
   bool advance_step(std::size_t i);
   std::span<const std::byte> encode_head(const RunOperand& target, std::uint64_t total, Head& head) const;
   bool push(RunOperand& target, std::size_t step, const std::byte* memory, std::uint64_t upto, std::uint64_t total);
+  void choose_ways(const Call& call, const Lending& lending);
+  bool open_loan(RunOperand& target, std::size_t step, std::uint64_t total);
+  bool lend(RunOperand& target, std::size_t step, std::uint64_t upto, std::uint64_t total);
+  bool land(RunOperand& target, std::size_t step, const std::byte* memory, std::uint64_t upto, std::uint64_t total);
+  std::size_t fold_and_land(RunStep& step, std::size_t want);
+  std::size_t gather(RunStep& step, std::size_t want);
+  void take(RunStep& step, std::size_t bytes);
   bool open(RunOperand& source, std::size_t step, std::uint64_t total);
   bool make(RunStep& step, std::size_t i, std::uint64_t upto);
   std::size_t fold_segment(RunStep& step, std::size_t want, std::byte* out);
-  bool check_header(const RunOperand& source, std::size_t step, std::uint64_t total, std::span<const std::byte> head);
+  bool borrow(const RunOperand& source, std::size_t step, std::uint64_t total);
+  bool check_header(RunOperand& source, std::size_t step, std::uint64_t total, std::span<const std::byte> head);
   void fail(FailureKind kind, int culprit, std::size_t step, std::string text);
 
   Program program_;
@@ -83,6 +116,7 @@ class Executor {
   Failure failure_;
   bool in_place_ = false;
   bool touched_ = false;
+  Traffic traffic_;
   std::size_t element_ = 1;
   FoldFn fold_ = nullptr;
   double scale_ = 1;
@@ -93,6 +127,10 @@ class Executor {
   std::vector<FoldSource> fold_sources_;
   std::vector<SendPort*> used_send_;
   std::vector<RecvPort*> used_recv_;
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+  std::vector<Line> fold_staging_;  // of what goes past the cache
 };
 
 }  // namespace hccl_py

@@ -21,6 +21,7 @@
 #include "hccl_py/loopback.hpp"
 #include "hccl_py/op.hpp"
 #include "hccl_py/point_to_point.hpp"
+#include "hccl_py/segments.hpp"
 #include "hccl_py/shm.hpp"
 #include "hccl_py/tcp.hpp"
 #include "hccl_py/waiter.hpp"
@@ -89,6 +90,13 @@ class Group : public std::enable_shared_from_this<Group> {
   double timeout_s() const { return options_.timeout_s; }
 
   // For DesyncError: says where this rank called, reads where another one of this host did ("" if it does not say in time).
+  // Memory of this rank that the ranks of its host can reach directly; it may outlive the group.
+  void share(const std::shared_ptr<Segment>& segment) { own_segments_.add(segment); }
+  // Why the private memory of ranks of this host cannot be read; empty if it can, or there are none.
+  const std::string& no_pulls() const { return no_pulls_; }
+  // Of the last collective that went by the executor.
+  const Traffic& traffic() const { return traffic_; }
+
   void post_site(std::uint64_t sequence, const std::string& text);
   std::string peer_site(std::uint32_t peer, std::uint64_t sequence, double timeout_s) const;
 
@@ -126,6 +134,8 @@ class Group : public std::enable_shared_from_this<Group> {
   bool follow() const;
   void enter();
   bool arrive();
+  void find_shared();
+  bool begin_run();
   void run_slots();
   void finish_current();
   void fail_current(Failure why);
@@ -182,6 +192,13 @@ class Group : public std::enable_shared_from_this<Group> {
   std::unique_ptr<Ports> ports_;
   std::uint32_t communicator_ = 0;
   std::string warning_;
+  std::string no_pulls_;
+
+  // shared memory
+  OwnSegments own_segments_;
+  Lending lending_;
+  std::vector<std::byte*> landings_;  // by rank
+  Traffic traffic_;
 
   // programs
   Scratch scratch_;

@@ -9,6 +9,18 @@
 
 namespace hccl_py {
 
+// A message whose bytes do not pass through the pipe: only its header does. The two ends count its bytes instead.
+struct Loan {
+  enum class Kind : std::uint8_t {
+    lent,    // the receiver takes them from the sender's memory
+    landed,  // the sender puts them where the receiver wants them
+  };
+  Kind kind = Kind::lent;
+  std::uint32_t segment = 0;  // lent: the sender's shared segment; 0: its private memory
+  std::uint64_t at = 0;       // offset in the segment, or address
+  std::uint64_t bytes = 0;
+};
+
 enum class PipeState : std::uint8_t { open, closed, failed };
 
 // The writing end.
@@ -25,6 +37,15 @@ class SendPipe {
   // Pushes what was taken but is still staged in this process; true once nothing is.
   virtual bool flush() = 0;
   virtual PipeState state() const = 0;
+
+  // Loans, within a host. True if the peer can take messages from memory of this kind.
+  virtual bool lends(bool shared) const { return static_cast<void>(shared), false; }
+  // A message of `bytes` goes by loan; its header has been written. Returns the position of its first byte.
+  virtual std::uint64_t open_loan(std::uint64_t bytes) { return bytes; }
+  // The peer may count on everything before `position`. Small gains may be held back until flush().
+  virtual void offer(std::uint64_t position) { static_cast<void>(position); }
+  // Everything before this position is taken: the memory may be written again.
+  virtual std::uint64_t taken() const { return 0; }
 };
 
 // The reading end.
@@ -39,6 +60,12 @@ class RecvPipe {
   virtual void consume(std::size_t bytes) = 0;
   // Receives up to out.size() bytes straight into `out`; returns how many came.
   virtual std::size_t read(std::span<std::byte> out) = 0;
+  // The next message goes by loan; its header has been consumed. Until its last byte has been consumed or read, peek,
+  // consume and read are about the loan. Of a landed one only arrived() and consume() make sense. False if the memory
+  // cannot be reached.
+  virtual bool borrow(const Loan& loan) { return loan.bytes == 0; }
+  // Bytes of the loan that are there and not consumed yet.
+  virtual std::uint64_t arrived() { return 0; }
   // closed: the peer closed and all it had sent has been read.
   virtual PipeState state() const = 0;
 };

@@ -17,10 +17,12 @@ enum class Where : std::uint8_t { input = 0, output = 1, scratch = 2, peer = 3 }
 // On the wire of the plan format: 16 bytes, little endian.
 struct Operand {
   Where where;
-  std::uint8_t raw;       // sources: a single unscaled contribution
+  std::uint8_t raw;       // sources: a single unscaled contribution; peer targets: may land in the peer's OUTPUT, see `slot`
   std::uint16_t channel;  // peer operands: which of the parallel channels to that peer
   std::uint32_t peer;     // peer operands: the rank
-  std::uint32_t slot;     // first slot; for peer sources of a one-round plan the slot of the peer's INPUT
+  std::uint32_t slot;     // first slot; for peer sources of a one-round plan the slot of the peer's INPUT; for peer
+                          // targets that may land the slot of the peer's OUTPUT; for peer sources of other plans 1
+                          // if the message comes only after all that its step would have to wait for
   std::uint32_t span;     // number of slots
 };
 static_assert(sizeof(Operand) == 16);
@@ -57,7 +59,7 @@ struct ProgramHeader {
   std::uint32_t num_steps;
   std::uint32_t num_operands;
   std::uint32_t num_channels;  // parallel channels to one peer
-  std::uint32_t flags;         // bit 0: one-round plan
+  std::uint32_t flags;         // bit 0: one-round plan; bits 1-2: Lends
   std::uint32_t reserved;
   std::uint64_t digest;  // first 8 bytes of the plan's digest, little endian
 };
@@ -66,6 +68,9 @@ static_assert(sizeof(ProgramHeader) == 64);
 constexpr std::uint32_t kProgramMagic = 0x4e4c5048;  // "HPLN"
 constexpr std::uint16_t kProgramVersion = 1;
 constexpr std::uint32_t kFlagOneRound = 1;
+constexpr std::uint32_t kLendsShift = 1;
+// When messages may stay in the sender's memory until they are taken: where the plan ends also with channels that hold nothing.
+enum class Lends : std::uint8_t { never = 0, apart = 1, always = 2 };  // apart: where INPUT and OUTPUT are separate
 // At most this many unfinished steps are open at a time, in program order; the verifier assumes the same.
 constexpr std::size_t kWindow = 64;
 
@@ -84,6 +89,7 @@ class Program {
   const ProgramHeader& header() const { return header_; }
   Collective collective() const { return static_cast<Collective>(header_.collective); }
   bool one_round() const { return (header_.flags & kFlagOneRound) != 0; }
+  Lends lends() const { return static_cast<Lends>(header_.flags >> kLendsShift); }
   std::span<const Step> steps() const { return steps_; }
   std::span<const Operand> sources(const Step& s) const { return {operands_.data() + s.first, s.num_sources}; }
   std::span<const Operand> targets(const Step& s) const {

@@ -13,6 +13,7 @@
 #include "hccl_py/board.hpp"
 #include "hccl_py/mapping.hpp"
 #include "hccl_py/pipe.hpp"
+#include "hccl_py/segments.hpp"
 #include "hccl_py/socket.hpp"
 
 namespace hccl_py {
@@ -21,6 +22,10 @@ struct ShmOptions {
   std::uint32_t ring_bytes = 256 * 1024;  // per ordered pair and channel; a power of two, at least a page
   std::uint32_t slot_bytes = 64 * 1024;   // payload slot per rank (there are two of each)
   std::uint32_t channels = 2;             // rings per ordered pair
+  std::uint32_t piece_bytes = 256 * 1024;  // in which private memory of a peer is read
+  // From which size on messages are taken from the sender's memory; 0: never.
+  std::uint64_t shared_from_bytes = 8 * 1024;     // where it is shared
+  std::uint64_t private_from_bytes = 4096 * 1024;  // where it is private
 };
 
 // A rank's door for the ranks of its host, opened before it knows them: a listening socket that hands out the memfd.
@@ -54,6 +59,13 @@ class ShmHost {
   // False once the process behind `local` is gone. A system call: not for hot loops.
   bool alive(std::uint32_t local) const;
 
+  // Finds out whether the private memory of the peers can be read, and tells them. After all have been constructed.
+  // Returns why not; empty if it can.
+  std::string probe_peers();
+  // Tells all peers of a segment of ours; false if one cannot take the news now.
+  bool announce(std::uint32_t number, int fd) const;
+  PeerSegments& segments() { return *segments_; }
+
  private:
   class Ring;
   void make_memory(const ShmDoor& door, std::size_t bytes, std::uint64_t nonce, std::int64_t deadline_ns);
@@ -74,6 +86,9 @@ class ShmHost {
   std::size_t data_offset_ = 0;
   Board board_;
   Bells bells_;
+  std::unique_ptr<PeerSegments> segments_;
+  std::vector<std::string> mailboxes_;
+  std::uint64_t probe_ = 0;
   std::vector<std::unique_ptr<Ring>> rings_;
 };
 

@@ -32,7 +32,10 @@ enum class FrameKind : std::uint8_t {
 
 constexpr std::uint16_t kFrameHasFingerprint = 1;  // a Fingerprint stands between header and payload
 constexpr std::uint16_t kFrameHasCrc = 2;          // `crc32c` is that of the payload
-constexpr std::uint16_t kKnownFrameFlags = kFrameHasFingerprint | kFrameHasCrc;
+// Within a host only, see Loan: the payload does not follow.
+constexpr std::uint16_t kFrameLent = 4;    // it lies at `offset` of the sender's `segment`; 0: of its private memory
+constexpr std::uint16_t kFrameLanded = 8;  // it is put where the receiver wants it
+constexpr std::uint16_t kKnownFrameFlags = kFrameHasFingerprint | kFrameHasCrc | kFrameLent | kFrameLanded;
 
 struct FrameHeader {
   std::uint32_t magic = kFrameMagic;
@@ -49,7 +52,7 @@ struct FrameHeader {
   std::uint64_t offset = 0;  // bytes, within the message
   std::uint64_t length = 0;  // bytes of payload, the fingerprint not counted
   std::uint32_t crc32c = 0;
-  std::uint32_t reserved = 0;  // written as 0, not looked at
+  std::uint32_t segment = 0;  // 0 on the wire
 };
 
 // What a rank is about to run; all ranks must say the same.
@@ -63,7 +66,10 @@ struct Fingerprint {
   std::uint64_t count = 0;
   std::uint64_t plan_digest = 0;
   std::uint64_t site = 0;  // the call site, for the error message; may differ between ranks
-  std::uint64_t reserved[3] = {};
+  // Within a host: where OUTPUT lies, if that is in memory that this rank shares (SharedPlace); 0 on the wire.
+  std::uint64_t segment = 0;
+  std::uint64_t segment_offset = 0;
+  std::uint64_t reserved = 0;
 };
 
 using JobId = std::array<std::uint8_t, 16>;

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -23,13 +24,17 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kLargestPage = 64 * 1024;  // rings begin on a page, whatever the machine's pages are
+constexpr std::size_t kMostReservedBytes = std::size_t{64} << 20;
 constexpr std::size_t kMostCallers = 64;         // strangers at the door, beside the ranks we wait for
 
 std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
 
 struct RingControl {
   alignas(64) std::atomic<std::uint64_t> head;  // bytes ever written
+  std::atomic<std::uint64_t> offered;           // of loans, bytes ever offered
   alignas(64) std::atomic<std::uint64_t> tail;  // bytes ever read
+  std::atomic<std::uint64_t> taken;             // of loans, bytes ever taken
+  std::atomic<std::uint32_t> pulls;             // 1: the reader can read the writer's private memory
 };
 
 [[noreturn]] void unavailable(const std::string& what) {
@@ -102,8 +107,9 @@ ShmDoor::ShmDoor()
 // One direction between two ranks; this process uses it as writer or as reader, never both.
 class ShmHost::Ring final : public SendPipe, public RecvPipe {
  public:
-  Ring(RingControl& control, int fd, std::size_t offset, std::size_t capacity, const Bells& bells, std::uint32_t other)
-      : control_(control), capacity_(capacity), bells_(bells), other_(other) {
+  Ring(RingControl& control, int fd, std::size_t offset, std::size_t capacity, const Bells& bells, std::uint32_t other,
+       const BoardRank& peer, PeerSegments& segments, std::size_t piece)
+      : control_(control), capacity_(capacity), bells_(bells), other_(other), peer_(peer), segments_(segments), piece_(piece) {
     // The data twice in a row: first reserve the addresses, then lay the same pages over both halves.
     void* room = mmap(nullptr, 2 * capacity, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (room == MAP_FAILED) unavailable("no address space for a ring");
@@ -134,28 +140,129 @@ class ShmHost::Ring final : public SendPipe, public RecvPipe {
     commit(from_head + from_body);
     return from_head + from_body;
   }
-  bool flush() override { return true; }
+  bool flush() override {
+    publish();
+    return true;
+  }
+
+  bool lends(bool shared) const override { return shared || control_.pulls.load(std::memory_order_relaxed) == 1; }
+  std::uint64_t open_loan(std::uint64_t bytes) override {
+    const std::uint64_t base = loans_end_;
+    loans_end_ += bytes;
+    return base;
+  }
+  void offer(std::uint64_t position) override {
+    offered_ = std::max(offered_, position);
+    if (offered_ == loans_end_ || offered_ - published_ >= kOfferBytes) publish();
+  }
+  std::uint64_t taken() const override { return control_.taken.load(std::memory_order_acquire); }
+
+  bool borrow(const Loan& loan) override {
+    loan_ = loan;
+    loan_at_ = staged_ = 0;
+    if (loan.kind == Loan::Kind::landed) return true;
+    shared_ = nullptr;
+    if (loan.segment == 0) {
+      if (staging_ == nullptr) staging_ = std::make_unique<Staging[]>(piece_ / sizeof(Staging));
+      return true;
+    }
+    std::size_t size = 0;
+    const std::byte* begin = segments_.find(other_, loan.segment, size);
+    if (begin == nullptr || loan.at > size || loan.bytes > size - loan.at) return false;
+    shared_ = begin + loan.at;
+    return true;
+  }
+  std::uint64_t arrived() override {
+    const std::uint64_t left = loan_.bytes - loan_at_;
+    if (known_offered_ - taken_ < left) known_offered_ = control_.offered.load(std::memory_order_acquire);
+    return std::min(left, known_offered_ - taken_);
+  }
 
   std::span<const std::byte> peek(std::size_t want, std::size_t at_least) override {
+    if (loan_at_ != loan_.bytes) return peek_loan(want, at_least);
     const std::size_t there = available(want);
     if (there < at_least) return {};
     return {data_ + position_ % capacity_, std::min(want, there)};
   }
   void consume(std::size_t bytes) override {
+    if (loan_at_ != loan_.bytes) {
+      loan_at_ += bytes;
+      taken_ += bytes;
+      control_.taken.store(taken_, std::memory_order_release);
+      bells_.ring(other_);
+      return;
+    }
     position_ += bytes;
     control_.tail.store(position_, std::memory_order_release);
     bells_.ring(other_);
   }
   std::size_t read(std::span<std::byte> out) override {
+    if (loan_at_ != loan_.bytes) return read_loan(out);
     const std::span<const std::byte> in = peek(out.size(), 1);
     if (in.empty()) return 0;
     std::memcpy(out.data(), in.data(), in.size());
     consume(in.size());
     return in.size();
   }
-  PipeState state() const override { return PipeState::open; }  // a lost peer shows on the board, not here
+  // A lost peer shows on the board, not here, unless its memory was to be read.
+  PipeState state() const override { return lost_ ? PipeState::failed : PipeState::open; }
 
  private:
+  static constexpr std::uint64_t kOfferBytes = 256 * 1024;  // smaller gains are published when there is nothing else to do
+  struct alignas(64) Staging {
+    std::byte bytes[64];
+  };
+
+  void publish() {
+    if (published_ == offered_) return;
+    published_ = offered_;
+    control_.offered.store(published_, std::memory_order_release);
+    bells_.ring(other_);
+  }
+  // From the peer's private memory, at `at` of the loan; false if it is gone.
+  bool pull(std::byte* out, std::uint64_t at, std::size_t bytes) {
+    while (bytes != 0) {
+      iovec here{out, bytes};
+      iovec there{reinterpret_cast<void*>(loan_.at + at), bytes};
+      const ssize_t n = process_vm_readv(static_cast<pid_t>(peer_.pid), &here, 1, &there, 1, 0);
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) {
+        lost_ = true;
+        return false;
+      }
+      out += n;
+      at += static_cast<std::uint64_t>(n);
+      bytes -= static_cast<std::size_t>(n);
+    }
+    return true;
+  }
+  std::span<const std::byte> peek_loan(std::size_t want, std::size_t at_least) {
+    const std::uint64_t there = arrived();
+    if (there < at_least || lost_) return {};
+    if (shared_ != nullptr) return {shared_ + loan_at_, std::min<std::size_t>(want, there)};
+    if (staged_ < loan_at_ + at_least) {  // what is left of the last piece moves to the front
+      auto* staging = reinterpret_cast<std::byte*>(staging_.get());
+      const std::size_t rest = staged_ > loan_at_ ? staged_ - loan_at_ : 0;
+      if (rest != 0) std::memmove(staging, staging + (loan_at_ - staged_from_), rest);
+      const std::size_t n = std::min<std::size_t>(there - rest, piece_ - rest);
+      if (!pull(staging + rest, loan_at_ + rest, n)) return {};
+      staged_from_ = loan_at_;
+      staged_ = loan_at_ + rest + n;
+    }
+    const auto* staging = reinterpret_cast<const std::byte*>(staging_.get());
+    return {staging + (loan_at_ - staged_from_), std::min<std::size_t>(want, staged_ - loan_at_)};
+  }
+  std::size_t read_loan(std::span<std::byte> out) {
+    const std::size_t n = std::min<std::size_t>(out.size(), arrived());
+    if (n == 0 || lost_) return 0;
+    if (shared_ != nullptr)
+      std::memcpy(out.data(), shared_ + loan_at_, n);
+    else if (!pull(out.data(), loan_at_, n))
+      return 0;
+    consume(n);
+    return n;
+  }
+
   // The other side's counter is read again only where what is known of it does not suffice.
   std::size_t room(std::size_t want) {
     if (capacity_ - (position_ - known_) < want) known_ = control_.tail.load(std::memory_order_acquire);
@@ -174,6 +281,24 @@ class ShmHost::Ring final : public SendPipe, public RecvPipe {
   std::byte* data_ = nullptr;
   std::uint64_t position_ = 0;  // our own counter
   std::uint64_t known_ = 0;     // the other side's, as last seen
+
+  // loans: as writer
+  std::uint64_t loans_end_ = 0;  // the position after the last one opened
+  std::uint64_t offered_ = 0;
+  std::uint64_t published_ = 0;
+  // as reader
+  const BoardRank& peer_;
+  PeerSegments& segments_;
+  std::size_t piece_;
+  Loan loan_;
+  std::uint64_t loan_at_ = 0;           // consumed
+  std::uint64_t taken_ = 0;             // of all loans
+  std::uint64_t known_offered_ = 0;
+  const std::byte* shared_ = nullptr;   // the loan, if it can be read where it lies
+  std::unique_ptr<Staging[]> staging_;  // else what has been read of it: [staged_from_, staged_)
+  std::uint64_t staged_from_ = 0;
+  std::uint64_t staged_ = 0;
+  bool lost_ = false;
 };
 
 ShmHost::ShmHost(const ShmDoor& door, const BellSocket& bell, const std::vector<std::string>& doors,
@@ -196,6 +321,11 @@ ShmHost::ShmHost(const ShmDoor& door, const BellSocket& bell, const std::vector<
   me.pid = static_cast<std::uint32_t>(getpid());
   me.rank = ranks[local_];
   bells_ = Bells(board_, &bell, bells);
+  for (const std::string& name : bells) mailboxes_.push_back(name + "-segments");
+  segments_ = std::make_unique<PeerSegments>(mailboxes_[local_], nonce);
+  probe_ = random_u64();
+  me.probe = probe_;
+  me.probe_at = reinterpret_cast<std::uintptr_t>(&probe_);
   rings_.resize(num_rings);
 }
 
@@ -205,6 +335,10 @@ void ShmHost::make_memory(const ShmDoor& door, std::size_t bytes, std::uint64_t 
   fd_ = Fd(memfd_create("hccl_py", MFD_CLOEXEC));
   if (!fd_) unavailable("memfd_create failed");
   if (ftruncate(fd_.get(), static_cast<off_t>(bytes)) != 0) unavailable("cannot size the shared memory");
+  // Pages that cannot be had are an error here, not a SIGBUS when they are touched. The many rings of a large host are
+  // left to be had when they are used: most never are.
+  const std::size_t reserved = bytes - data_offset_ <= kMostReservedBytes ? bytes : data_offset_;
+  if (fallocate(fd_.get(), 0, 0, static_cast<off_t>(reserved)) != 0 && errno != EOPNOTSUPP) unavailable("not enough memory to share");
   map_board();
   BoardHeader& header = board_.header();
   header.nonce = nonce;
@@ -310,7 +444,8 @@ std::size_t ShmHost::ring_index(std::uint32_t from, std::uint32_t to, std::uint3
 ShmHost::Ring& ShmHost::ring(std::size_t i, std::uint32_t other) {
   if (!rings_[i])
     rings_[i] = std::make_unique<Ring>(reinterpret_cast<RingControl*>(memory_.get() + controls_offset_)[i], fd_.get(),
-                                       data_offset_ + i * options_.ring_bytes, options_.ring_bytes, bells_, other);
+                                       data_offset_ + i * options_.ring_bytes, options_.ring_bytes, bells_, other, board_.rank(other),
+                                       *segments_, options_.piece_bytes);
   return *rings_[i];
 }
 
@@ -318,6 +453,32 @@ SendPipe& ShmHost::send_pipe(std::uint32_t to, std::uint32_t channel) { return r
 
 RecvPipe& ShmHost::recv_pipe(std::uint32_t from, std::uint32_t channel) {
   return ring(ring_index(from, local_, channel), from);
+}
+
+std::string ShmHost::probe_peers() {
+  std::string why;
+  for (std::uint32_t i = 0; i < num_ranks_; ++i) {
+    if (i == local_) continue;
+    const BoardRank& peer = board_.rank(i);
+    std::uint64_t seen = 0;
+    iovec here{&seen, sizeof seen};
+    iovec there{reinterpret_cast<void*>(peer.probe_at), sizeof seen};
+    const bool read = process_vm_readv(static_cast<pid_t>(peer.pid), &here, 1, &there, 1, 0) == sizeof seen;
+    if (!read || seen != peer.probe) {
+      why = "the private memory of rank " + std::to_string(peer.rank) + " cannot be read: " +
+            (read ? "its process number means another process here" : errno_text(errno));
+      continue;
+    }
+    for (std::uint32_t c = 0; c < options_.channels; ++c)
+      reinterpret_cast<RingControl*>(memory_.get() + controls_offset_)[ring_index(i, local_, c)].pulls.store(1, std::memory_order_release);
+  }
+  return why;
+}
+
+bool ShmHost::announce(std::uint32_t number, int fd) const {
+  for (std::uint32_t i = 0; i < num_ranks_; ++i)
+    if (i != local_ && !segments_->announce(mailboxes_[i], local_, number, fd)) return false;
+  return true;
 }
 
 }  // namespace hccl_py

@@ -30,6 +30,8 @@ def test_options_of_all_transports_are_distinct_keywords_with_the_transports_nam
     assert seen == {
         "shm_ring_bytes",
         "shm_slot_bytes",
+        "shm_shared_from_bytes",
+        "shm_private_from_bytes",
         "tcp_interfaces",
         "tcp_port_range",
         "tcp_connections",

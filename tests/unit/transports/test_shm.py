@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
 
@@ -48,6 +49,24 @@ def test_unavailable_without_abstract_sockets(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
+    ("scope", "root", "open_"), [("0", False, True), ("1", False, False), ("2", True, True), ("3", True, False)]
+)
+def test_private_memory_of_other_ranks(
+    scope: str, root: bool, open_: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The setting of Yama decides, but for the superuser; the reason is in what the doctor prints."""
+    setting = tmp_path / "proc/sys/kernel/yama/ptrace_scope"
+    setting.parent.mkdir(parents=True)
+    setting.write_text(f"{scope}\n")
+    monkeypatch.setattr(os, "geteuid", lambda: 0 if root else 1000)
+    why = shm.why_private_memory_is_closed(str(tmp_path))
+    assert (why == "") is open_
+    assert open_ or f"ptrace_scope is {scope}" in why
+    monkeypatch.setattr(shm, "why_private_memory_is_closed", lambda: why)
+    assert why in shm.SPEC.availability().reason
+
+
+@pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"shm_ring_bytes": 2048}, "shm_ring_bytes is 2048; it may be a power of two from 4096"),
@@ -56,6 +75,8 @@ def test_unavailable_without_abstract_sockets(monkeypatch: pytest.MonkeyPatch) -
         ({"shm_slot_bytes": 0}, "shm_slot_bytes is 0; it may be a multiple of 64 from 64"),
         ({"shm_slot_bytes": 100}, "shm_slot_bytes is 100"),
         ({"shm_slot_bytes": 1 << 27}, "shm_slot_bytes is 134217728"),
+        ({"shm_shared_from_bytes": -1}, "shm_shared_from_bytes is -1; it may be 0"),
+        ({"shm_private_from_bytes": -1}, "shm_private_from_bytes is -1; it may be 0"),
     ],
 )
 def test_wrong_sizes_are_refused(options: dict[str, int], words: str) -> None:
@@ -65,5 +86,5 @@ def test_wrong_sizes_are_refused(options: dict[str, int], words: str) -> None:
 
 
 def test_keywords() -> None:
-    config = shm.ShmConfig(shm_ring_bytes=8192, shm_slot_bytes=128)
-    assert config.keywords() == {"shm_ring_bytes": 8192, "shm_slot_bytes": 128}
+    options = {"shm_ring_bytes": 8192, "shm_slot_bytes": 128, "shm_shared_from_bytes": 64, "shm_private_from_bytes": 0}
+    assert shm.ShmConfig(**options).keywords() == options
