@@ -17,7 +17,8 @@ _SAME_TIME = 1e-9  # relative
 _ARRIVAL, _LOCAL = int(Tie.ARRIVAL), int(Tie.LOCAL)
 _WINDOW, _WINDOWS = 384, 3  # events; windows that must agree
 _AGREE = 0.05
-_EXACT_FLOWS = 8192  # up to so many flows are simulated to the end
+_SAME_END = 0.1  # how much earlier than the last lane the first may be through
+_EXACT_EVENTS = 8192  # before that nothing is foretold
 _SLOWEST_Bps = 1e-12  # below: stands still
 _NEVER_s = 1e9
 
@@ -111,7 +112,10 @@ class FlowLoop:
                 fired.append(heapq.heappop(self._timers)[2])
             self._fire(np.concatenate(fired))
             active = self._start(active[~ended])
-            if events % _WINDOW == 0 and (rest_s := steady.rest(self._now_s, self._progress)) is not None:
+            if events < _EXACT_EVENTS or events % _WINDOW:
+                continue
+            rest_s = steady.rest(self._now_s, self._progress)
+            if rest_s is not None:
                 share = float(self._progress.sum() / graph.size_bytes.sum())
                 end_s = self._now_s + rest_s + float(self._latency_s.max())
                 return Times(self._start_s, self._sent_s, self._arrived_s, events, end_s, share)
@@ -225,8 +229,6 @@ class _Steady:
 
     def rest(self, now_s: float, progress: Floats) -> float | None:
         """Seconds that are left if it goes on like this; None if there is no telling."""
-        if self._graph.num_flows <= _EXACT_FLOWS:
-            return None
         done: Floats = np.bincount(self._graph.lane, progress, minlength=len(self._total)).astype(np.float64)
         self._seen = [*self._seen[-_WINDOWS:], (now_s, done)]
         left = self._total - done > 1e-6 * self._total
@@ -237,4 +239,5 @@ class _Steady:
         mean = (self._seen[-1][1] - self._seen[0][1])[left] / max(now_s - self._seen[0][0], 1e-30)
         if (mean <= 0).any() or (np.abs(paces - mean) > _AGREE * mean).any():
             return None
-        return float(((self._total - done)[left] / mean).max())
+        ends = (self._total - done)[left] / mean
+        return float(ends.max()) if ends.min() >= (1 - _SAME_END) * ends.max() else None

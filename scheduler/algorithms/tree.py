@@ -8,6 +8,7 @@ use a binomial tree (binomial.py). The parameter ``order`` puts the ranks of a h
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from hccl_py.core.types import Collective
@@ -36,19 +37,22 @@ def _parent(v: int, n: int) -> int | None:
     return up if up < n else v ^ low
 
 
-def _places(ranks: Sequence[int]) -> list[dict[int, _Place]]:
+@lru_cache(maxsize=8)  # every rank asks for the same
+def _places(ranks: tuple[int, ...]) -> list[dict[int, _Place]]:
     """Both trees over ``ranks``: the second is the first mirrored (even number of ranks) or shifted by one (odd)."""
     n = len(ranks)
     shifted = [ranks[n - 1 - v] for v in range(n)] if n % 2 == 0 else [ranks[(v + 1) % n] for v in range(n)]
     trees = []
     for at in (list(ranks), shifted):
         parents = [_parent(v, n) for v in range(n)]
-        inner = {parent for parent in parents if parent is not None}
+        below: dict[int | None, list[int]] = {}
+        for v, parent in enumerate(parents):
+            below.setdefault(parent, []).append(v)
         tree = {}
         for v in range(n):
-            children = [c for c in range(n) if parents[c] == v]
+            children = below.get(v, [])
             up = parents[v]
-            leaves = frozenset(at[c] for c in children if c not in inner)
+            leaves = frozenset(at[c] for c in children if c not in below)
             tree[at[v]] = _Place(None if up is None else at[up], tuple(at[c] for c in children), leaves)
         trees.append(tree)
     return trees
@@ -72,7 +76,7 @@ def _sources(w: Writer, place: _Place, t: int) -> list[Operand]:
 
 
 def _all_reduce(w: Writer, ranks: Sequence[int]) -> None:
-    for t, tree in enumerate(_places(ranks)):
+    for t, tree in enumerate(_places(tuple(ranks))):
         place = tree[w.rank]
         down = [w.peer(c, channel=t) for c in place.children]
         if place.parent is None:
@@ -84,7 +88,7 @@ def _all_reduce(w: Writer, ranks: Sequence[int]) -> None:
 
 def _broadcast(w: Writer, ranks: Sequence[int]) -> None:
     """The root stands above both trees, which are over the other ranks."""
-    for t, tree in enumerate(_places(ranks)):
+    for t, tree in enumerate(_places(tuple(ranks))):
         if w.rank == w.root:
             top = next(rank for rank, place in tree.items() if place.parent is None)
             w.send(w.input(k=t), w.output(k=t), w.peer(top, channel=t))
@@ -95,7 +99,7 @@ def _broadcast(w: Writer, ranks: Sequence[int]) -> None:
 
 
 def _reduce(w: Writer, ranks: Sequence[int]) -> None:
-    for t, tree in enumerate(_places(ranks)):
+    for t, tree in enumerate(_places(tuple(ranks))):
         if w.rank == w.root:
             top = next(rank for rank, place in tree.items() if place.parent is None)
             place = _Place(None, (top,), frozenset({top} if not tree[top].children else ()))

@@ -24,8 +24,9 @@ from hccl_py.core.types import Collective
 from hccl_py.scheduler.algorithms import builtin_algorithms
 from hccl_py.scheduler.plan import Plan
 from hccl_py.scheduler.program import WINDOW, Where
+from hccl_py.scheduler.simulate import Simulable
 from hccl_py.scheduler.slots import slot_bounds
-from hccl_py.scheduler.stepgraph import StepGraph
+from hccl_py.scheduler.stepgraph import StepGraph, build_graph
 from hccl_py.topology.graph import DeviceKind, Link, LinkKind, Node, NodeKind, Topology
 from hccl_py.topology.placement import Placement
 
@@ -143,10 +144,11 @@ def cases() -> Iterator[tuple[str, Collective, Plan, int]]:
 Comms = list[tuple[int, int, int]]  # source rank, destination rank, bytes
 
 
-def segments(plan: Plan, size_bytes: int) -> tuple[Comms, list[list[int]], list[list[int]]]:
+def segments(
+    graph: StepGraph, size_bytes: int, segment_bytes: int = SEGMENT_BYTES
+) -> tuple[Comms, list[list[int]], list[list[int]]]:
     """Communications, and for each those that wait until it has arrived, and until it has been sent."""
-    graph = plan.certificate.graph
-    pieces = [_pieces(graph, step, size_bytes) for step in range(len(graph.steps))]
+    pieces = [_pieces(graph, step, size_bytes, segment_bytes) for step in range(len(graph.steps))]
     first, comms = [], []
     for message in graph.messages:
         first.append(len(comms))
@@ -193,7 +195,7 @@ def segments(plan: Plan, size_bytes: int) -> tuple[Comms, list[list[int]], list[
     return comms, after, queued
 
 
-def _pieces(graph: StepGraph, step: int, size_bytes: int) -> list[int]:
+def _pieces(graph: StepGraph, step: int, size_bytes: int, segment_bytes: int) -> list[int]:
     program = graph.programs[graph.owner[step]]
     local = next(o for o in (*graph.steps[step].sources, *graph.steps[step].targets) if o.where is not Where.PEER)
     total = 0
@@ -201,8 +203,8 @@ def _pieces(graph: StepGraph, step: int, size_bytes: int) -> list[int]:
         k = (program.scratch[slot].slot if local.where is Where.SCRATCH else slot) % program.slots_per_block
         begin, end = slot_bounds(size_bytes // 4, program.slots_per_block, k)
         total += (end - begin) * 4
-    sizes = [SEGMENT_BYTES] * (total // SEGMENT_BYTES)
-    return [*sizes, total % SEGMENT_BYTES] if total % SEGMENT_BYTES or not sizes else sizes
+    sizes = [segment_bytes] * (total // segment_bytes)
+    return [*sizes, total % segment_bytes] if total % segment_bytes or not sizes else sizes
 
 
 def _run(
@@ -272,9 +274,12 @@ def _run(
     return float(Engine.clock if isinstance(Engine.clock, float) else engine.clock)
 
 
-def simgrid_seconds(topology: Topology, placement: Placement, plan: Plan, size_bytes: int) -> float:
+def simgrid_seconds(
+    topology: Topology, placement: Placement, plan: Simulable, size_bytes: int, segment_bytes: int = SEGMENT_BYTES
+) -> float:
     """What SimGrid says; in a process of its own, since it can run once only."""
-    comms, after, queued = segments(plan, size_bytes)
+    graph = build_graph([plan.program(rank) for rank in range(plan.world)])
+    comms, after, queued = segments(graph, size_bytes, segment_bytes)
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     child = context.Process(target=lambda: sender.send(_run(topology, placement, comms, after, queued)))

@@ -1,0 +1,321 @@
+"""`make bench-topology`: what the topology side must show, as claims in out/bench/topology.json; 1 if one is missed.
+
+``python tests/perf/bench_topology.py [--part configs,rail,speed,simgrid,simgrid128,lab_simulation,lab,graphs,files]
+[--table]``; ``--table`` also writes the table of cluster configs into docs/BENCHMARKS.md. Parts that need root
+(lab...) or SimGrid's binding (simgrid128) are missing claims elsewhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from claims import OUT, Claims
+
+from hccl_py.core.errors import HcclError
+from hccl_py.core.types import Collective
+from hccl_py.core.units import format_seconds
+from hccl_py.scheduler.algorithm import Algorithm
+from hccl_py.scheduler.algorithms.ring import RING
+from hccl_py.scheduler.algorithms.tree import TREE
+from hccl_py.scheduler.bounds import lower_bound
+from hccl_py.scheduler.cost import EngineCosts
+from hccl_py.scheduler.plan import ParamValue
+from hccl_py.scheduler.program import Program
+from hccl_py.scheduler.select import build_table
+from hccl_py.scheduler.simulate import CHANNEL_BYTES, Simulable, simulate, simulate_programs
+from hccl_py.scheduler.simulate_classes import RankClasses, peers_of
+from hccl_py.scheduler.writer import Writer
+from hccl_py.topology.config import ClusterConfig, load_cluster, parse_cluster
+
+ROOT = Path(__file__).parents[2]
+CONFIGS = ROOT / "cluster_configs"
+DOCS = ROOT / "docs" / "BENCHMARKS.md"
+COMMAND = "make bench-topology"
+SLOW_RAIL = "gpu1024_fat_tree_2to1_slow_rail"
+UNEVEN = ("slow", "uneven", "lab_star", "lab_two_sites", "wan", "desktop")  # words in the names of configs
+GIB = 1 << 30
+SIZES_BYTES = (64 << 20, 256 << 20, GIB)
+_BEGIN, _END = "<!-- table: tests/perf/bench_topology.py -->", "<!-- end of table -->"
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """An algorithm written out for any number of ranks, to be compared with: simulated, never run, so not verified."""
+
+    name: str
+    algorithm: Algorithm
+    world: int
+    params: Mapping[str, ParamValue]
+
+    def program(self, rank: int, /) -> Program:
+        """That of one rank."""
+        shape = self.algorithm.shape(Collective.ALL_REDUCE, self.world, self.params)
+        writer = Writer(Collective.ALL_REDUCE, self.world, 0, rank, shape.slots, self.params, channels=shape.channels)
+        self.algorithm.write(writer)
+        return writer.program()
+
+    @cached_property
+    def rank_classes(self) -> RankClasses | None:
+        """Rings are the same everywhere."""
+        if self.algorithm is not RING:
+            return None
+        order = self.params.get("order", tuple(range(self.world)))
+        assert isinstance(order, tuple)
+        peers: list[tuple[int, ...]] = [()] * self.world
+        for place, rank in enumerate(order):
+            after, before = order[(place + 1) % self.world], order[place - 1]
+            assert isinstance(rank, int) and isinstance(after, int) and isinstance(before, int)
+            peers[rank] = (after, before) if after != before else (after,)
+        return RankClasses((0,) * self.world, (0,), tuple(peers))
+
+
+def baselines(cluster: ClusterConfig) -> dict[str, Simulable]:
+    """What plans are compared with."""
+    world, groups = cluster.placement.size, cluster.placement.groups(cluster.topology)
+    order = tuple(rank for group in groups for rank in group)
+    found: dict[str, Simulable] = {
+        "rank-order ring": Sketch("rank-order ring", RING, world, {}),
+        "host-order ring": Sketch("host-order ring", RING, world, {"order": order}),
+        "double tree": Sketch("double tree", TREE, world, {"order": order}),
+    }
+    rails = _equal_rails(cluster)
+    return found if rails is None else {**found, "rings per rail": rails}
+
+
+def _equal_rails(cluster: ClusterConfig) -> Simulable | None:
+    """Hierarchical rings, one for each rail, with equal shares."""
+    groups = cluster.placement.groups(cluster.topology)
+    if len(groups) < 2 or len({len(group) for group in groups}) > 1 or len(groups[0]) < 2:
+        return None
+    from hccl_py.scheduler.algorithms.rails import rails_template
+
+    return rails_template(cluster.placement.size, {"groups": groups, "shares": (1,) * len(groups[0])})
+
+
+def seconds(plan: Simulable, cluster: ClusterConfig, size_bytes: int, engine: EngineCosts | None = None) -> float:
+    """Simulated. Large double trees with events up to 1/2000 of the time apart taken together."""
+    if plan.rank_classes is not None or plan.world <= 64:
+        return simulate(plan, cluster.topology, cluster.placement, size_bytes, engine=engine).seconds
+    programs = [plan.program(rank) for rank in range(plan.world)]
+    classes = RankClasses(tuple(range(plan.world)), tuple(range(plan.world)), tuple(map(peers_of, programs)))
+    merge_s = size_bytes / 40e9 / 2000
+    return simulate_programs(
+        programs.__getitem__, classes, cluster.topology, cluster.placement, size_bytes, engine=engine, merge_s=merge_s
+    ).seconds
+
+
+def chosen(cluster: ClusterConfig, size_bytes: int) -> Simulable:
+    """The plan that would serve."""
+    table = build_table(Collective.ALL_REDUCE, cluster.topology, cluster.placement, declared=True)
+    found: Simulable = table.choose(size_bytes).plan
+    return found
+
+
+def configs(claims: Claims) -> list[list[str]]:
+    """Every shipped config at 1 GiB: ours, the bound, the others. Returns the rows of the table."""
+    rows, gaps, ratios = [], {}, {}
+    for file in sorted(CONFIGS.glob("*.yaml")):
+        cluster = load_cluster(file)
+        name, world = file.stem, cluster.placement.size
+        bound_s = lower_bound(cluster.topology, cluster.placement, Collective.ALL_REDUCE, GIB).seconds
+        try:
+            plan = chosen(cluster, GIB)
+            ours_s = seconds(plan, cluster, GIB)
+        except HcclError as error:
+            print(f"{name}: {error}")
+            gaps[name] = float("inf")
+            continue
+        others = {what: seconds(other, cluster, GIB) for what, other in baselines(cluster).items()}
+        gaps[name] = ours_s / bound_s - 1
+        best = min(others[what] for what in others if what != "rank-order ring")
+        if not any(word in name for word in UNEVEN):
+            ratios[name] = ours_s / best
+        times = [format_seconds(others[what]) if what in others else "-" for what in
+                 ("rank-order ring", "host-order ring", "rings per rail", "double tree")]  # fmt: skip
+        rows.append([name, str(world), getattr(plan, "name", "?"), format_seconds(ours_s), format_seconds(bound_s),
+                     f"{100 * gaps[name]:+.1f}%", *times])  # fmt: skip
+        print("  ".join(rows[-1]), flush=True)
+    claims.record(
+        "config_gap",
+        max(gaps.values()),
+        command=COMMAND,
+        n=len(gaps),
+        samples=gaps,
+        baseline="lower bound of the graph",
+    )
+    claims.record(
+        "even_configs", max(ratios.values(), default=float("nan")), command=COMMAND, n=len(ratios), samples=ratios,
+        baseline="best of host-order ring, rings per rail, double tree, simulated",
+    )  # fmt: skip
+    return rows
+
+
+def rail(claims: Claims) -> None:
+    """The oversubscribed fat tree with a rail at half speed."""
+    cluster = load_cluster(CONFIGS / f"{SLOW_RAIL}.yaml")
+    others = baselines(cluster)
+    samples: dict[str, dict[str, float]] = {}
+    for size in SIZES_BYTES:
+        found = {what: seconds(other, cluster, size) for what, other in others.items()}
+        found["ours"] = seconds(chosen(cluster, size), cluster, size)
+        samples[str(size)] = found
+        print(f"{size >> 20} MiB: " + ", ".join(f"{k} {format_seconds(v)}" for k, v in found.items()), flush=True)
+    worst = min(
+        min(v for k, v in found.items() if k not in ("ours", "rank-order ring")) / found["ours"]
+        for found in samples.values()
+    )
+    claims.record(
+        "slow_rail", worst, command=COMMAND, n=len(samples), samples=samples,
+        baseline="best of host-order ring, rings per rail, double tree, simulated",
+    )  # fmt: skip
+
+
+def small(hosts: int) -> ClusterConfig:
+    """The same with fewer hosts."""
+    text = (CONFIGS / f"{SLOW_RAIL}.yaml").read_text("utf-8").replace("[000-127]", f"[000-{hosts - 1:03d}]")
+    return parse_cluster(text, f"{SLOW_RAIL}, {hosts} hosts")
+
+
+def speed(claims: Claims) -> None:
+    """CPU time of planning and simulating: a process that plans nothing else, loading of the file left out."""
+    for id_, hosts in (("plan_1024_s", 128), ("plan_128_s", 16)):
+        cluster = small(hosts)
+        begin_s = time.process_time()
+        found_s = seconds(chosen(cluster, GIB), cluster, GIB)
+        took_s = time.process_time() - begin_s
+        print(f"{cluster.placement.size} ranks: planned and simulated in {took_s:.2f} s of CPU: {found_s * 1e3:.2f} ms")
+        claims.record(id_, took_s, command=COMMAND, n=1, samples=[took_s], baseline="-")
+
+
+def simgrid(claims: Claims) -> None:
+    """The stored answers."""
+    import simgrid_answers as script
+
+    answers = json.loads(script.ANSWERS.read_text("utf-8"))
+    pure = EngineCosts(0.0, 0.0, 0.0, 1e18, script.SEGMENT_BYTES, 0)
+    ratios = []
+    for answer, (graph, _, plan, size_bytes) in zip(answers, script.cases(), strict=True):
+        topology, placement = script.GRAPHS[graph]()
+        ours = simulate(plan, topology, placement, size_bytes, engine=pure, channel_bytes=1 << 30).seconds
+        ratios.append(ours / answer["seconds"])
+    worst = 100 * max(abs(ratio - 1) for ratio in ratios)
+    claims.record(
+        "simgrid_off", worst, command=COMMAND, n=len(ratios), samples=ratios, baseline="SimGrid 3.32, stored answers"
+    )
+
+
+def simgrid128(claims: Claims) -> None:
+    """128 ranks, a rail at half speed: ours and the best other, both in SimGrid."""
+    if importlib.util.find_spec("simgrid") is None:
+        print("simgrid128: SimGrid's Python binding is not installed (Debian: python3-simgrid, see simgrid_answers.py)")
+        return
+    import simgrid_answers as script
+
+    cluster, size = small(16), SIZES_BYTES[0]
+    plans = {**baselines(cluster), "ours": chosen(cluster, size)}
+    del plans["rank-order ring"]
+    found = {
+        what: script.simgrid_seconds(cluster.topology, cluster.placement, plan, size, CHANNEL_BYTES)
+        for what, plan in plans.items()
+    }
+    print("SimGrid, 128 ranks, 64 MiB: " + ", ".join(f"{k} {format_seconds(v)}" for k, v in found.items()))
+    value = min(v for k, v in found.items() if k != "ours") / found["ours"]
+    claims.record("slow_rail_simgrid", value, command=COMMAND, n=1, samples=found, baseline="the others in SimGrid")
+
+
+def lab_simulation(claims: Claims) -> None:
+    """The simulator against real ranks in the lab."""
+    import lab_simulation as script
+
+    rows = script.measure()
+    print(script.show(rows))
+    worst = 100 * max(abs(row.off) for row in rows)
+    samples = {f"{row.plan}, {row.size_bytes}": [row.simulated_s, *row.seconds] for row in rows}
+    claims.record(
+        "lab_off", worst, command=script.COMMAND, n=len(rows), samples=samples, baseline="real ranks in the lab"
+    )
+
+
+def lab(claims: Claims) -> None:
+    """Plans for uneven networks against gloo."""
+    import lab_topology
+
+    lab_topology.record(claims)
+
+
+def _tests(claims: Claims, id_: str, *words: str) -> None:
+    """The number of tests that fail."""
+    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words], cwd=ROOT, text=True,
+                          capture_output=True)  # fmt: skip
+    last = done.stdout.strip().splitlines()[-1]
+    print(f"{' '.join(words)}: {last}")
+    failed = 0.0 if done.returncode == 0 else 1.0
+    claims.record(id_, failed, command=f"pytest {' '.join(words)}", n=1, samples=[failed], baseline="-")
+
+
+def graphs(claims: Claims) -> None:
+    """Random graphs: verified, and not below the bound."""
+    _tests(claims, "random_graphs", "tests/unit/scheduler/test_forest.py")
+
+
+def files(claims: Claims) -> None:
+    """Malformed cluster files."""
+    _tests(claims, "malformed_files", "tests/unit/topology", "-k", "malformed or hostile or document or config")
+
+
+PARTS: dict[str, tuple[Callable[[Claims], object], tuple[str, ...]]] = {
+    "configs": (configs, ("config_gap", "even_configs")),
+    "rail": (rail, ("slow_rail",)),
+    "speed": (speed, ("plan_1024_s", "plan_128_s")),
+    "simgrid": (simgrid, ("simgrid_off",)),
+    "simgrid128": (simgrid128, ("slow_rail_simgrid",)),
+    "lab_simulation": (lab_simulation, ("lab_off",)),
+    "lab": (lab, ("lab_star_gloo", "lab_star_bound", "lab_sites_gloo", "lab_sites_bound")),
+    "graphs": (graphs, ("random_graphs",)),
+    "files": (files, ("malformed_files",)),
+}
+
+
+def write_table(rows: list[list[str]], path: Path = DOCS) -> None:
+    """Put the table of configs between its marks in the page."""
+    head = ["config", "ranks", "chosen plan", "simulated", "lower bound", "gap", "rank-order ring", "host-order ring",
+            "rings per rail", "double tree"]  # fmt: skip
+    lines = [head, ["---", "---:", "---", *["---:"] * 7], *rows]
+    today = time.strftime("%Y-%m-%d", time.gmtime())
+    about = f"All-reduce of 1 GiB, simulated; the bound is that of the graph. `{COMMAND} PART=configs`, {today}."
+    text = "\n".join([_BEGIN, about, "", *(f"| {' | '.join(line)} |" for line in lines), _END])
+    page = path.read_text("utf-8")
+    begin, end = page.index(_BEGIN), page.index(_END, page.index(_BEGIN)) + len(_END)
+    path.write_text(page[:begin] + text + page[end:], encoding="utf-8")
+
+
+def main() -> int:
+    """Run the parts that were asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--part", default="", help=f"some of {','.join(PARTS)}")
+    parser.add_argument("--table", action="store_true")
+    asked = parser.parse_args()
+    names = [name for name in asked.part.split(",") if name] or list(PARTS)
+    unknown = [name for name in names if name not in PARTS]
+    if unknown:
+        parser.error(f"no part {unknown[0]}; there are {', '.join(PARTS)}")
+    claims = Claims("topology", [id_ for name in names for id_ in PARTS[name][1]])
+    for name in names:
+        print(f"-- {name}", flush=True)
+        found = PARTS[name][0](claims)
+        if name == "configs" and asked.table and isinstance(found, list):
+            write_table(found)
+    return claims.finish(OUT / "topology.json")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
