@@ -2,7 +2,7 @@
 PYTHON ?= python3
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help install demo test bench-cpu lint lock clean
+.PHONY: help install demo test bench-cpu bench-topology lint lock clean
 
 # What Open MPI needs to run as root and with more ranks than cores; harmless elsewhere. MPICH needs nothing.
 export OMPI_ALLOW_RUN_AS_ROOT := 1
@@ -33,6 +33,7 @@ help:
 	@echo 'make demo      four ranks train over gloo and over hccl_py, then the all-reduce benchmark; pictures in out/demo/'
 	@echo 'make test      all tests (TESTS="tests/unit -k ring" for some)'
 	@echo 'make bench-cpu measure against Open MPI, MPICH and gloo (PART="two,torch" for some, TABLES=1 for the tables in docs)'
+	@echo 'make bench-topology   plans, simulator and lab (PART="configs,rail" for some, TABLES=1 for the table in docs)'
 	@echo 'make lint      ruff and mypy'
 	@echo 'make lock      resolve requirements/dev.in anew into $(LOCK)'
 	@echo 'make clean     remove the environments and everything that was built'
@@ -76,6 +77,9 @@ test: install
 
 bench-cpu: install
 	@.venv/bin/python tests/perf/cpu_bench.py --part="$(PART)" $(if $(TABLES),--tables)
+
+bench-topology: install
+	@.venv/bin/python tests/perf/bench_topology.py --part="$(PART)" $(if $(TABLES),--table)
 
 lint: install
 	@.venv/bin/ruff check .

@@ -21,7 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from hccl_py.core.types import Collective
-from hccl_py.scheduler.algorithms import builtin_algorithms
+from hccl_py.scheduler.algorithms.direct import DIRECT
+from hccl_py.scheduler.algorithms.halving_doubling import HALVING_DOUBLING
+from hccl_py.scheduler.algorithms.hierarchical import HIERARCHICAL
+from hccl_py.scheduler.algorithms.ring import RING
+from hccl_py.scheduler.algorithms.tree import TREE
 from hccl_py.scheduler.plan import Plan
 from hccl_py.scheduler.program import WINDOW, Where
 from hccl_py.scheduler.simulate import Simulable
@@ -117,6 +121,7 @@ GRAPHS: dict[str, Callable[[], tuple[Topology, Placement]]] = {
 }
 COLLECTIVES = (Collective.ALL_REDUCE, Collective.BROADCAST, Collective.ALL_GATHER, Collective.REDUCE_SCATTER,
                Collective.ALL_TO_ALL)  # fmt: skip
+ALGORITHMS = (DIRECT, RING, TREE, HALVING_DOUBLING, HIERARCHICAL)
 ALL_COLLECTIVES = ("star, 1000/1000/500/200 Mbit/s", "fat tree, 2:1")
 SIZES_BYTES = (16 * 1024, 4 * 1024 * 1024)
 
@@ -125,7 +130,7 @@ def cases() -> Iterator[tuple[str, Collective, Plan, int]]:
     """What is asked: graph, collective, plan, bytes of a block."""
     for graph, make in GRAPHS.items():
         topology, placement = make()
-        for algorithm in builtin_algorithms():
+        for algorithm in ALGORITHMS:
             for collective in COLLECTIVES:
                 if not algorithm.supports(collective):
                     continue

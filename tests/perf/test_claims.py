@@ -47,6 +47,22 @@ ASKED = {  # section -> id -> what was asked for; a number changes here and in w
         "half_types_kernel": ">= 0.8",
         "half_types_error": "<= 1.0",
     },
+    "topology": {
+        "config_gap": "<= 0.05",
+        "even_configs": "<= 1.0",
+        "slow_rail": ">= 1.3",
+        "slow_rail_simgrid": ">= 1.3",
+        "plan_1024_s": "<= 10.0",
+        "plan_128_s": "<= 1.0",
+        "simgrid_off": "<= 0.05",
+        "lab_off": "<= 0.15",
+        "lab_star_gloo": ">= 1.35",
+        "lab_star_bound": ">= 0.9",
+        "lab_sites_gloo": ">= 2.0",
+        "lab_sites_bound": ">= 0.9",
+        "random_graphs": "<= 0.0",
+        "malformed_files": "<= 0.0",
+    },
 }
 
 TOML = """
