@@ -7,12 +7,11 @@ from typing import Annotated
 
 import typer
 
+from hccl_py.core.errors import ConfigError
 from hccl_py.core.units import parse_bandwidth
-from hccl_py.lab.blueprint import draw_up
 from hccl_py.lab.network import LabNetwork, names, take_down
 from hccl_py.lab.ranks import commands_for
 from hccl_py.lab.supervise import run_together
-from hccl_py.topology.config import load_cluster
 
 app = typer.Typer(
     help="An emulated cluster on this machine: hosts as network namespaces, links with rates (root only).",
@@ -30,7 +29,7 @@ def up(
     cluster: Annotated[Path, typer.Argument(metavar="CLUSTER.yaml", help="The cluster file.")], name: Name = "lab"
 ) -> None:
     """Make the hosts and links of a cluster file. Latencies are this machine's own; only rates are emulated."""
-    made = LabNetwork(name, draw_up(load_cluster(cluster)), cluster)
+    made = LabNetwork.of_file(name, cluster)
     made.up()
     for host in made.blueprint.hosts:
         ports = ", ".join(f"{port.device} {port.address}" for port in made.blueprint.ports(host))
@@ -78,8 +77,11 @@ def heal(one: End, other: End, name: Name = "lab") -> None:
 def show() -> None:
     """Say which labs are up, and what runs in them."""
     for name in names():
-        network = LabNetwork.found(name)
-        typer.echo(f"{network.name}: {network.cluster}, {len(network.processes())} processes")
+        try:
+            network = LabNetwork.found(name)
+            typer.echo(f"{network.name}: {network.file}, {len(network.processes())} processes")
+        except ConfigError:
+            typer.echo(f"{name}: being made or taken down")
 
 
 @app.command()

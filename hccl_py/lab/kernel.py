@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,7 +56,7 @@ def obstacle() -> str | None:
     except ConfigError as error:
         return f"this kernel or container gives no network namespaces with veth, bridge and tbf: {error}"
     finally:
-        if name in namespaces():
+        with suppress(ConfigError):  # there may be none
             remove_namespace(name)
     return None
 
@@ -122,14 +123,17 @@ def set_up(namespace: str, device: str, up: bool = True) -> None:
 
 
 def shape(namespace: str, device: str, rate_bps: int) -> None:
-    """Limit what an interface sends, effective at once; rates above 34 Gbit/s are left unlimited."""
+    """Limit what an interface sends, effective at once; a rate above 34 Gbit/s is no limit."""
+    on_device = ["dev", device, "root"]
     if rate_bps > MAX_SHAPED_BPS:
+        if "qdisc tbf" in run("tc", "-n", namespace, "qdisc", "show", *on_device):
+            run("tc", "-n", namespace, "qdisc", "del", *on_device)
         return
     # Burst: at least one packet of 64 KiB, as the stack hands them over, and 1 ms; at most 10 ms wait in line.
     burst_bytes = max(rate_bps // 8 // 1000, 131072)
     limit_bytes = max(rate_bps // 8 // 100, 262144)
     kind = ["tbf", "rate", f"{rate_bps}bit", "burst", str(burst_bytes), "limit", str(limit_bytes)]
-    run("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", *kind)
+    run("tc", "-n", namespace, "qdisc", "replace", *on_device, *kind)
 
 
 def counters(namespace: str, device: str) -> Counters:

@@ -3,53 +3,67 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
 from hccl_py.core.errors import ConfigError
 from hccl_py.lab import kernel
-from hccl_py.lab.blueprint import Blueprint, Port, Wire, draw_up
-from hccl_py.topology.config import load_cluster
+from hccl_py.lab.blueprint import Port, Wire, draw_up
+from hccl_py.topology.config import parse_cluster
 
 STATE = Path("/run/hccl-py-lab")
 _STATE_FILE = "lab.json"
+_CLUSTER_FILE = "cluster.yaml"
+_NAMES_FILE = "hosts"  # /etc/hosts of all hosts
+_HOSTS = "host"  # a folder for each host
 # A host's ranks share its name, its IPC and its /dev/shm with each other, and with no other host.
 _ENTER = 'mount --bind "$1" /dev/shm && mount --bind "$2" /etc/hosts && shift 2 && exec "$@"'
 
 
 class LabNetwork:
-    """A lab that is up, or is to be made.
+    """A lab that is up, or is to be made. As a context manager it goes with the block, and with this process.
 
     Args:
         name: letters and digits; labs of different names don't meet.
-        blueprint: see `draw_up`.
-        cluster: path of the cluster file, for ranks and for those who come later.
+        text: a cluster file, of which the lab keeps a copy.
+        file: what errors and `hccl-py lab show` call it.
+
+    Raises:
+        ConfigError: the name, the text, or what `draw_up` refuses.
     """
 
-    def __init__(self, name: str, blueprint: Blueprint, cluster: Path) -> None:
+    def __init__(self, name: str, text: str, file: str = "<text>") -> None:
         if not re.fullmatch(r"[A-Za-z0-9]{1,20}", name):
             raise ConfigError(f"lab name {name!r}: 1 to 20 letters and digits")
         self.name = name
-        self.blueprint = blueprint
-        self.cluster = cluster.resolve()
+        self.file = file
+        self.blueprint = draw_up(parse_cluster(text, file))
+        self._text = text
+
+    @classmethod
+    def of_file(cls, name: str, path: Path) -> LabNetwork:
+        """From a cluster file. Raises ConfigError as the constructor, or if it cannot be read."""
+        try:
+            return cls(name, path.read_text(encoding="utf-8"), str(path.resolve()))
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path}: cannot be read: {error}") from error
 
     @classmethod
     def found(cls, name: str) -> LabNetwork:
         """The lab of that name which somebody has made. Raises ConfigError if there is none."""
-        state = STATE / name / _STATE_FILE
         try:
-            cluster = Path(json.loads(state.read_text(encoding="utf-8"))["cluster"])
+            state = json.loads((STATE / name / _STATE_FILE).read_text(encoding="utf-8"))
+            return cls(name, (STATE / name / _CLUSTER_FILE).read_text(encoding="utf-8"), state["file"])
         except FileNotFoundError:
             known = ", ".join(names()) or "none is up"
             raise ConfigError(f"there is no lab {name!r} ({known}): hccl-py lab up CLUSTER.yaml") from None
-        return cls(name, draw_up(load_cluster(cluster)), cluster)
 
     def __enter__(self) -> LabNetwork:
-        self.up()
+        sweep()
+        self.up(owner=os.getpid())
         return self
 
     def __exit__(
@@ -57,10 +71,18 @@ class LabNetwork:
     ) -> None:
         self.down()
 
+    @property
+    def cluster(self) -> Path:
+        """The lab's copy of the cluster file, there while it is up."""
+        return STATE / self.name / _CLUSTER_FILE
+
     # ---- life
 
-    def up(self) -> None:
+    def up(self, owner: int | None = None) -> None:
         """Make it. What a crash has left of a lab of this name is removed first; a failure leaves nothing.
+
+        Args:
+            owner: the process with whose end it becomes rubbish for `sweep`; None: it stays until `down`.
 
         Raises:
             ConfigError: this machine gives no labs, or processes of the old lab still run.
@@ -73,7 +95,7 @@ class LabNetwork:
             raise ConfigError(f"lab {self.name!r} is up and runs processes {running}: hccl-py lab down {self.name}")
         self.down()
         try:
-            self._make()
+            self._make(owner)
         except BaseException:
             self.down()
             raise
@@ -82,14 +104,15 @@ class LabNetwork:
         """End the processes and remove the namespaces, whatever there is of them. Idempotent."""
         take_down(self.name)
 
-    def _make(self) -> None:
+    def _make(self, owner: int | None) -> None:
         place = STATE / self.name
-        place.mkdir(mode=0o755, parents=True)
-        (place / _STATE_FILE).write_text(json.dumps({"cluster": str(self.cluster)}), encoding="utf-8")
-        (place / "hosts").write_text(self._hosts_file(), encoding="utf-8")
+        (place / _HOSTS).mkdir(mode=0o755, parents=True)
+        (place / _STATE_FILE).write_text(json.dumps({"file": self.file, "owner": owner}), encoding="utf-8")
+        self.cluster.write_text(self._text, encoding="utf-8")
+        (place / _NAMES_FILE).write_text(self._names_file(), encoding="utf-8")
         for host in self.blueprint.hosts:
             kernel.add_namespace(self.namespace(host))
-            kernel.add_host(place / host, host)
+            kernel.add_host(place / _HOSTS / host, host)
         kernel.add_namespace(self.namespace(""))
         for _, bridge in self.blueprint.bridges:
             kernel.run("ip", "-n", self.namespace(""), "link", "add", "name", bridge, "type", "bridge")
@@ -101,7 +124,7 @@ class LabNetwork:
                 self._plug_in(port)
             self._shape(wire, wire.a_to_b_bps, wire.b_to_a_bps)
 
-    def _hosts_file(self) -> str:
+    def _names_file(self) -> str:
         lines = ["127.0.0.1 localhost"]
         for host in self.blueprint.hosts:
             lines += [f"{port.address.partition('/')[0]} {host}" for port in self.blueprint.ports(host)]
@@ -153,7 +176,7 @@ class LabNetwork:
         """What to put in front of a command to run it on a host."""
         if host not in self.blueprint.hosts:
             raise ConfigError(f"lab {self.name!r} has no host {host!r}: {', '.join(self.blueprint.hosts)}")
-        place = STATE / self.name / host
+        place = STATE / self.name / _HOSTS / host
         enter = [
             "ip",
             "netns",
@@ -163,7 +186,7 @@ class LabNetwork:
             f"--uts={place / 'uts'}",
             f"--ipc={place / 'ipc'}",
         ]
-        return [*enter, "sh", "-c", _ENTER, "sh", str(place / "shm"), str(STATE / self.name / "hosts")]
+        return [*enter, "sh", "-c", _ENTER, "sh", str(place / "shm"), str(STATE / self.name / _NAMES_FILE)]
 
     def processes(self) -> list[int]:
         """The ids of all processes on its hosts."""
@@ -180,7 +203,7 @@ def take_down(name: str) -> None:
     for namespace in _namespaces(name):
         kernel.remove_namespace(namespace)
     place = STATE / name
-    for host in (path for path in place.glob("*") if path.is_dir()):
+    for host in place.glob(f"{_HOSTS}/*"):
         kernel.remove_host(host)
     shutil.rmtree(place, ignore_errors=True)
 
@@ -190,11 +213,23 @@ def names() -> list[str]:
     return sorted(path.parent.name for path in STATE.glob(f"*/{_STATE_FILE}"))
 
 
-@contextmanager
-def lab(cluster: Path, name: str) -> Iterator[LabNetwork]:
-    """A lab from a cluster file for the time of a block."""
-    with LabNetwork(name, draw_up(load_cluster(cluster)), cluster) as made:
-        yield made
+def sweep() -> list[str]:
+    """Take down the labs whose owners are no more; their names."""
+    left = []
+    for name in names():
+        owner = _owner(name)
+        if owner is not None and not Path(f"/proc/{owner}").exists():
+            take_down(name)
+            left.append(name)
+    return left
+
+
+def _owner(name: str) -> int | None:
+    try:
+        owner: int | None = json.loads((STATE / name / _STATE_FILE).read_text(encoding="utf-8")).get("owner")
+    except (FileNotFoundError, ValueError):
+        return None  # it is just going, or coming
+    return owner
 
 
 def _namespaces(name: str) -> list[str]:

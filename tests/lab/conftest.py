@@ -19,8 +19,10 @@ for _name, _file in (("lab", "lab.py"), ("lab_wire", "wire.py"), ("lab_nodes", "
     sys.modules[_name] = _module
     _spec.loader.exec_module(_module)
 
-from lab import Lab, obstacle  # noqa: E402
+from lab import Lab  # noqa: E402
 from lab_nodes import Nodes  # noqa: E402
+
+from hccl_py.lab.kernel import obstacle  # noqa: E402
 
 
 @pytest.fixture(scope="session")

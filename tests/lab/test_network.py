@@ -14,10 +14,8 @@ import pytest
 from hccl_py.core.env import child_environ
 from hccl_py.core.errors import ConfigError
 from hccl_py.lab import kernel
-from hccl_py.lab.blueprint import draw_up
 from hccl_py.lab.network import STATE, LabNetwork
 from hccl_py.lab.ranks import LAUNCHERS
-from hccl_py.topology.config import load_cluster
 
 CONFIGS = Path(__file__).parents[2] / "cluster_configs"
 UNEVEN = CONFIGS / "four_hosts_uneven.yaml"
@@ -68,7 +66,7 @@ def test_up_says_what_it_made(uneven: LabNetwork) -> None:
 def test_ranks_are_on_their_hosts(uneven: LabNetwork) -> None:
     said = ok("run", "--name", NAME, "--", sys.executable, "-c", WHO).split("\n")
     assert sorted(said[:-1]) == [
-        f"{rank} {host} {UNEVEN}" for rank, host in enumerate(["h0", "h1", "h2", "h3", "h0", "h1"])
+        f"{rank} {host} {uneven.cluster}" for rank, host in enumerate(["h0", "h1", "h2", "h3", "h0", "h1"])
     ]
     blind = ok("run", "--name", NAME, "--blind", "--", sys.executable, "-c", WHO)
     assert blind.count(" blind") == 6
@@ -82,9 +80,7 @@ def test_a_sum_over_the_lab_by_mpirun(uneven: LabNetwork) -> None:
 def test_torchrun_needs_even_hosts_in_order(uneven: LabNetwork) -> None:
     refused = hccl("run", "--name", NAME, "--by", "torchrun", "--", sys.executable, "-c", SUM)
     assert refused.returncode == 2 and "--by env" in refused.stderr
-    commands = LAUNCHERS["torchrun"](
-        LabNetwork(NAME, draw_up(load_cluster(CONFIGS / "lab_star.yaml")), UNEVEN), ["x"], {}
-    )
+    commands = LAUNCHERS["torchrun"](LabNetwork.of_file(NAME, CONFIGS / "lab_star.yaml"), ["x"], {})
     assert [words[words.index("--node-rank") + 1] for words, _ in commands] == ["0", "1", "2", "3"]
 
 
@@ -113,6 +109,8 @@ def test_links_change_are_cut_and_healed(uneven: LabNetwork) -> None:
     ok("set-link", "h3", "bridge", "50Mbit/s", "--name", NAME)
     shown = kernel.run("tc", "-n", uneven.namespace("h3"), "qdisc", "show", "dev", "eth0")
     assert re.search(r"rate 50Mbit", shown)
+    ok("set-link", "h3", "bridge", "100Gbit/s", "--name", NAME)
+    assert "tbf" not in kernel.run("tc", "-n", uneven.namespace("h3"), "qdisc", "show", "dev", "eth0")
     assert ping(uneven, "h2") == 0
     ok("cut", "h2", "bridge", "--name", NAME)
     assert ping(uneven, "h2") == 1
@@ -124,7 +122,7 @@ def test_links_change_are_cut_and_healed(uneven: LabNetwork) -> None:
 
 def test_what_a_crash_left_is_replaced(labs_are_possible: None) -> None:
     name = NAME + "c"
-    made = LabNetwork(name, draw_up(load_cluster(CONFIGS / "lab_two_sites.yaml")), CONFIGS / "lab_two_sites.yaml")
+    made = LabNetwork.of_file(name, CONFIGS / "lab_two_sites.yaml")
     kernel.add_namespace(made.namespace("west0"))  # half of it, as after a crash
     try:
         made.up()
@@ -138,7 +136,7 @@ def test_what_a_crash_left_is_replaced(labs_are_possible: None) -> None:
 @pytest.mark.parametrize("name", ["", "a-b", "x" * 21])
 def test_names_are_checked(name: str) -> None:
     with pytest.raises(ConfigError, match="letters and digits"):
-        LabNetwork(name, draw_up(load_cluster(UNEVEN)), UNEVEN)
+        LabNetwork.of_file(name, UNEVEN)
 
 
 def test_a_lab_that_is_not_up(labs_are_possible: None) -> None:

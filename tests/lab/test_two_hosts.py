@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from lab import Counters
 from lab_nodes import INTERLEAVED, TWO_BY_TWO, Nodes
 from lab_wire import check_wire, hierarchical_bytes, ring_bytes
 
+from hccl_py.lab.kernel import Counters
 from hccl_py.scheduler.algorithms import builtin_algorithms
 
 UNEVEN = (0, 0, 0, 1)

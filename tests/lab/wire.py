@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lab import Counters
+from hccl_py.lab.kernel import Counters
 
 TOLERANCE = 0.10  # headers and acknowledgements, and how the ranks found each other
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from hccl_py.core.env import child_environ
 from hccl_py.core.types import Collective
-from hccl_py.lab.network import LabNetwork, lab
+from hccl_py.lab.network import LabNetwork
 from hccl_py.scheduler.bounds import lower_bound
 from hccl_py.topology.config import ClusterConfig, load_cluster
 from hccl_py.topology.graph import Topology
@@ -69,7 +69,7 @@ def measure(which: str, rounds: int = ROUNDS, size_bytes: int = SIZE_BYTES) -> M
     """Bring a cluster up, run both backends on it in turns, take it down."""
     file = CONFIGS / FILES[which]
     cluster = load_cluster(file)
-    with lab(file, f"perf{which}") as network:
+    with LabNetwork.of_file(f"perf{which}", file) as network:
         share = _payload_share(network, cluster)
         worker = Path(__file__).with_name("lab_ranks.py")
         words = [sys.executable, "-m", "hccl_py.cli.main", "lab", "run", "--name", network.name, "--"]

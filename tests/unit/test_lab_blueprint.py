@@ -67,7 +67,7 @@ def test_a_loop_of_switches_is_refused() -> None:
 
 
 def test_what_is_not_joined_is_refused() -> None:
-    with pytest.raises((ConfigError, TopologyError), match="no path|no network"):
+    with pytest.raises((ConfigError, TopologyError), match=r"no path|no network"):
         cluster("a: , b: ", ("h0/eth0", "a"), ("h1/eth0", "a"), ("h2/eth0", "b"))
 
 
@@ -75,7 +75,7 @@ def test_what_is_not_joined_is_refused() -> None:
 def test_links_are_found_by_their_ends(one: str, other: str) -> None:
     made = cluster("a: ", *((f"h{host}/eth0", "a") for host in range(3)))
     assert made.wire("a", "h2/eth0") == made.wire("h2", "a")
-    with pytest.raises(ConfigError, match="no link between .*name one of: "):
+    with pytest.raises(ConfigError, match=r"no link between .*name one of: "):
         made.wire(one, other)
 
 
