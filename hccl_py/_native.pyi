@@ -103,6 +103,12 @@ class Group:
     def start(self, collective: int, op: int, dtype: int, root: int, input: int, output: int, count: int, counts: tuple[Sequence[int], Sequence[int]] | None = None) -> Work | None:
         """Starts one; None if it has no plan table yet."""
 
+    def send(self, memory: int, num_bytes: int, dst: int, tag: int) -> None:
+        """Returns when the memory may be changed."""
+
+    def recv(self, memory: int, num_bytes: int, src: int, tag: int) -> int:
+        """Receives; returns the rank that sent."""
+
     def start_send(self, memory: int, num_bytes: int, dst: int, tag: int) -> Work: ...
 
     def start_recv(self, memory: int, num_bytes: int, src: int, tag: int) -> Work: ...

@@ -292,13 +292,11 @@ class Engine:
 
     def send(self, ptr: int, nbytes: int, dst: int, tag: int) -> None:
         """Send; a large message waits for its receiver."""
-        self.start_send(ptr, nbytes, dst, tag).wait()
+        self._group.send(ptr, nbytes, dst, tag)
 
     def recv(self, ptr: int, nbytes: int, src: int, tag: int) -> int:
         """Receive exactly ``nbytes`` from ``src`` (-1: from anybody); return who sent."""
-        work = self.start_recv(ptr, nbytes, src, tag)
-        work.wait()
-        return work.source
+        return self._group.recv(ptr, nbytes, src, tag)
 
     def start_send(self, ptr: int, nbytes: int, dst: int, tag: int, keep: Any = None) -> Work:
         """As :meth:`send`, but return at once."""

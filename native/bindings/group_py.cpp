@@ -156,14 +156,30 @@ std::optional<Work> start(const std::shared_ptr<Group>& group, int collective, i
   return Work(group, std::move(work));
 }
 
-Work start_message(const std::shared_ptr<Group>& group, bool send, std::uintptr_t memory, std::uint64_t bytes, int peer, std::uint64_t tag) {
+std::shared_ptr<Op> make_message(const Group& group, bool send, std::uintptr_t memory, std::uint64_t bytes, int peer, std::uint64_t tag) {
   auto work = std::make_shared<Op>();
   work->kind = send ? Op::Kind::send : Op::Kind::recv;
   work->memory = reinterpret_cast<std::byte*>(memory);
   work->bytes = bytes;
   work->peer = peer;
   work->tag = tag;
-  group->prepare(*work);
+  group.prepare(*work);
+  return work;
+}
+
+// Blocking; returns the rank that sent.
+int run_message(Group& group, bool send, std::uintptr_t memory, std::uint64_t bytes, int peer, std::uint64_t tag) {
+  const std::shared_ptr<Op> work = make_message(group, send, memory, bytes, peer, tag);
+  {
+    const nb::gil_scoped_release release;
+    group.run_message(work);
+  }
+  throw_if_failed(*work, group.rank());
+  return work->source;
+}
+
+Work start_message(const std::shared_ptr<Group>& group, bool send, std::uintptr_t memory, std::uint64_t bytes, int peer, std::uint64_t tag) {
+  std::shared_ptr<Op> work = make_message(*group, send, memory, bytes, peer, tag);
   {
     const nb::gil_scoped_release release;
     group->start(work);
@@ -282,6 +298,12 @@ void bind_group(nb::module_& m) {
            nb::arg("input_blocks"), nb::arg("output_blocks"), "Runs a collective on plain arrays; False: take the long way.")
       .def("start", &start, nb::arg("collective"), nb::arg("op"), nb::arg("dtype"), nb::arg("root"), nb::arg("input"),
            nb::arg("output"), nb::arg("count"), nb::arg("counts") = nb::none(), "Starts one; None if it has no plan table yet.")
+      .def("send", [](Group& g, std::uintptr_t memory, std::uint64_t bytes, int dst, std::uint64_t tag) {
+             run_message(g, true, memory, bytes, dst, tag);
+           }, nb::arg("memory"), nb::arg("num_bytes"), nb::arg("dst"), nb::arg("tag"), "Returns when the memory may be changed.")
+      .def("recv", [](Group& g, std::uintptr_t memory, std::uint64_t bytes, int src, std::uint64_t tag) {
+             return run_message(g, false, memory, bytes, src, tag);
+           }, nb::arg("memory"), nb::arg("num_bytes"), nb::arg("src"), nb::arg("tag"), "Receives; returns the rank that sent.")
       .def("start_send", [](const std::shared_ptr<Group>& g, std::uintptr_t memory, std::uint64_t bytes, int dst, std::uint64_t tag) {
              return start_message(g, true, memory, bytes, dst, tag);
            }, nb::arg("memory"), nb::arg("num_bytes"), nb::arg("dst"), nb::arg("tag"))

@@ -166,6 +166,25 @@ bool Group::run_now(Op& op) {
   return free;
 }
 
+void Group::run_message(const std::shared_ptr<Op>& op) {
+  op->deadline_ns = deadline(options_.timeout_s);
+  if (try_token()) {
+    take_in();
+    if (!broken_.load(std::memory_order_relaxed) && !left_.load(std::memory_order_relaxed)) {
+      pending_.fetch_add(1, std::memory_order_seq_cst);
+      p2p_->post(*op);
+      messages_.push_back(op);
+      drive_until(*op);
+      release_token();
+      return;
+    }
+    release_token_quietly();
+  }
+  submit(op);
+  bells_->ring(my_local_);  // the driver may be asleep
+  while (!wait(*op, -1)) abort("it was interrupted");  // the buffer is the caller's: see it end
+}
+
 void Group::submit(std::shared_ptr<Op> op) {
   pending_.fetch_add(1, std::memory_order_seq_cst);
   const std::lock_guard lock(inbox_mutex_);

@@ -7,6 +7,7 @@ launch, a line out is an event; both are JSON. What ranks print goes to standard
 from __future__ import annotations
 
 import faulthandler
+import importlib
 import json
 import os
 import sys
@@ -19,8 +20,9 @@ import torch
 
 import hccl_py.torch  # noqa: F401  # registers the backend
 
-sys.path.insert(0, str(Path(__file__).parent))
-import tasks  # and with it all that ranks need
+TASKS = Path(sys.argv[1])  # a module whose functions are what ranks can do
+sys.path.insert(0, str(TASKS.parent))
+tasks = importlib.import_module(TASKS.stem)  # and with it all that ranks need
 
 
 def main() -> None:

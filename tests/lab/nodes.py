@@ -22,6 +22,7 @@ from lab import Lab
 from hccl_py.core.env import child_environ
 
 AGENT = Path(__file__).with_name("agent.py")
+TASKS = Path(__file__).with_name("tasks.py")
 _START_LIMIT_S = 90.0
 _SHOWN_LINES = 60
 
@@ -44,8 +45,9 @@ class Ending:
 class Nodes:
     """An agent on each node of a lab, which forks the ranks. A context manager."""
 
-    def __init__(self, lab: Lab, log: Path) -> None:
+    def __init__(self, lab: Lab, log: Path, tasks: Path = TASKS) -> None:
         self.lab = lab
+        self._tasks = tasks
         self._log = log
         self._agents: list[subprocess.Popen[str]] = []
         self._events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
@@ -70,7 +72,7 @@ class Nodes:
         environ_of: Mapping[int, Mapping[str, str]] | None = None,
         **arguments: Any,
     ) -> Launch:
-        """Start a function of tasks.py on as many ranks as ``hosts`` has entries.
+        """Start a function of the file of tasks on as many ranks as ``hosts`` has entries.
 
         Args:
             hosts: the node of each rank.
@@ -140,7 +142,7 @@ class Nodes:
         with self._log.open("w", encoding="utf-8") as log:
             for node in range(self.lab.nodes):
                 agent = subprocess.Popen(
-                    [*self.lab.prefix(node), sys.executable, str(AGENT)],
+                    [*self.lab.prefix(node), sys.executable, str(AGENT), str(self._tasks)],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,

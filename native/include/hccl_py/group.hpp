@@ -82,6 +82,8 @@ class Group : public std::enable_shared_from_this<Group> {
   // Runs a collective in the caller, at once and without an allocation; afterwards it is no longer pending. False, and
   // nothing done, if other work is under way: start() it then.
   bool run_now(Op& op);
+  // Sends or receives in the caller, who drives; afterwards the op is no longer pending.
+  void run_message(const std::shared_ptr<Op>& op);
   // Hands the op over; the group keeps it until it is no longer pending.
   void start(std::shared_ptr<Op> op);
   // Waits for a started op; false if `timeout_s` (if not negative) passed first, or a signal came; the op goes on then.
