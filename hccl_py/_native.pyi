@@ -52,7 +52,7 @@ class Work:
 class Group:
     """One rank's membership in a group."""
 
-    def __init__(self, rank: int, world: int, *, hub: Hub | None = None, use_shm: bool = True, use_tcp: bool = True, host_id: str = '', usable_cpus: int = 1, spins: int = -1, segment_bytes: int = 32768, timeout_s: float = 600.0, strict: bool = False, shm_ring_bytes: int = 262144, shm_slot_bytes: int = 65536, tcp_interfaces: str = '', tcp_port_range: tuple[int, int] = (0, 0), tcp_connections: int = 2, tcp_family: str = 'auto', shm_shared_from_bytes: int = 8192, shm_private_from_bytes: int = 4194304) -> None: ...
+    def __init__(self, rank: int, world: int, *, hub: Hub | None = None, use_shm: bool = True, use_tcp: bool = True, host_id: str = '', usable_cpus: int = 1, spins: int = -1, segment_bytes: int = 32768, timeout_s: float = 600.0, strict: bool = False, shm_ring_bytes: int = 262144, shm_slot_bytes: int = 65536, tcp_interfaces: str = '', tcp_port_range: tuple[int, int] = (0, 0), tcp_connections: int = 2, tcp_family: str = 'auto', shm_shared_from_bytes: int = 8192, shm_private_from_bytes: int = 4194304, tcp_congestion: str = '') -> None: ...
 
     @property
     def rank(self) -> int: ...
@@ -79,6 +79,11 @@ class Group:
     @property
     def timeout_s(self) -> float: ...
 
+    def pace(self, peer: int, channel: int, most_Bps: float) -> bool:
+        """
+        Sends to a peer by one channel of plans at most so fast (0: no limit); False where the transport cannot.
+        """
+
     def transport_to(self, peer: int) -> str: ...
 
     def address(self) -> bytes: ...
@@ -102,12 +107,6 @@ class Group:
 
     def start(self, collective: int, op: int, dtype: int, root: int, input: int, output: int, count: int, counts: tuple[Sequence[int], Sequence[int]] | None = None) -> Work | None:
         """Starts one; None if it has no plan table yet."""
-
-    def send(self, memory: int, num_bytes: int, dst: int, tag: int) -> None:
-        """Returns when the memory may be changed."""
-
-    def recv(self, memory: int, num_bytes: int, src: int, tag: int) -> int:
-        """Receives; returns the rank that sent."""
 
     def start_send(self, memory: int, num_bytes: int, dst: int, tag: int) -> Work: ...
 

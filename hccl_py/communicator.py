@@ -152,8 +152,7 @@ class Communicator:
 
     def send(self, buf: Any, dst: int, tag: int = 0) -> None:
         """Send to rank ``dst``; returns when ``buf`` may be changed."""
-        data = describe(buf, "buf")
-        self._engine.send(data.ptr, data.nbytes, dst, _tag(tag))
+        self.isend(buf, dst, tag).wait()
 
     def isend(self, buf: Any, dst: int, tag: int = 0) -> Work:
         """Start :meth:`send`."""
@@ -162,8 +161,9 @@ class Communicator:
 
     def recv(self, buf: Any, src: int = -1, tag: int = 0) -> int:
         """Receive from rank ``src`` (-1: anybody) a message of exactly the size of ``buf``; return who sent."""
-        data = describe(buf, "buf", writable=True)
-        return self._engine.recv(data.ptr, data.nbytes, src, _tag(tag))
+        work = self.irecv(buf, src, tag)
+        work.wait()
+        return work.source
 
     def irecv(self, buf: Any, src: int = -1, tag: int = 0) -> Work:
         """Start :meth:`recv`."""

@@ -292,11 +292,13 @@ class Engine:
 
     def send(self, ptr: int, nbytes: int, dst: int, tag: int) -> None:
         """Send; a large message waits for its receiver."""
-        self._group.send(ptr, nbytes, dst, tag)
+        self.start_send(ptr, nbytes, dst, tag).wait()
 
     def recv(self, ptr: int, nbytes: int, src: int, tag: int) -> int:
         """Receive exactly ``nbytes`` from ``src`` (-1: from anybody); return who sent."""
-        return self._group.recv(ptr, nbytes, src, tag)
+        work = self.start_recv(ptr, nbytes, src, tag)
+        work.wait()
+        return work.source
 
     def start_send(self, ptr: int, nbytes: int, dst: int, tag: int, keep: Any = None) -> Work:
         """As :meth:`send`, but return at once."""
@@ -337,6 +339,16 @@ class Engine:
     def transport_to(self, peer: int) -> str:
         """``"shm"``, ``"tcp"``, ``"loopback"``, or ``"self"``."""
         return self._group.transport_to(peer)
+
+    def pace(self, peer: int, channel: int, most_Bps: float) -> bool:
+        """Send to ``peer`` by one of the plans' channels at most so many bytes a second; 0: as many as go.
+
+        Of shared links each channel can so be given its share. Takes effect at once. False: this transport cannot.
+
+        Raises:
+            ConfigError: no such channel, or a negative rate.
+        """
+        return self._group.pace(peer, channel, most_Bps)
 
     # The end
 

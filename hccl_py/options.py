@@ -33,7 +33,12 @@ def group_options(env: Env, timeout_s: float) -> dict[str, Any]:
         )
     )
     tcp = TcpConfig(
-        **_given(tcp_interfaces=env.interfaces, tcp_port_range=env.port_range, tcp_connections=env.connections),
+        **_given(
+            tcp_interfaces=env.interfaces,
+            tcp_port_range=env.port_range,
+            tcp_connections=env.connections,
+            tcp_congestion=env.congestion,
+        ),
         tcp_family=_FAMILIES[env.family],
     )
     return {

@@ -19,6 +19,7 @@ class TcpConfig(TransportConfig):
     tcp_port_range: tuple[int, int] = (0, 0)  # lowest and highest port to listen on; (0, 0): any free one
     tcp_connections: int = 2  # per pair of ranks; the same on all ranks
     tcp_family: str = "auto"  # "auto": whatever both ranks have; "4" or "6"
+    tcp_congestion: str = ""  # the kernel's name of a congestion control; "": its own, but bbr only on long ways
 
     def __post_init__(self) -> None:
         InterfaceList.parse(self.tcp_interfaces)

@@ -155,6 +155,12 @@ class Env:
         "any", _one_of("any", "ipv4", "ipv6"), "any, ipv4 or ipv6", "Address family of tcp; any: what both sides have."
     )
     connections: int | None = _setting(None, _integer(1, 64), "1 to 64", "TCP connections per pair of ranks.")
+    congestion: str | None = _setting(
+        None,
+        _text,
+        "a name of net.ipv4.tcp_allowed_congestion_control",
+        "Congestion control of tcp; unset: the system's, but cubic for bbr where a round trip takes less than 1 ms.",
+    )
     ring_bytes: int | None = _setting(
         None, _size(4096, 1 << 30), "a size, 4K to 1G", "Shared memory per channel between two ranks of a host."
     )

@@ -156,30 +156,14 @@ std::optional<Work> start(const std::shared_ptr<Group>& group, int collective, i
   return Work(group, std::move(work));
 }
 
-std::shared_ptr<Op> make_message(const Group& group, bool send, std::uintptr_t memory, std::uint64_t bytes, int peer, std::uint64_t tag) {
+Work start_message(const std::shared_ptr<Group>& group, bool send, std::uintptr_t memory, std::uint64_t bytes, int peer, std::uint64_t tag) {
   auto work = std::make_shared<Op>();
   work->kind = send ? Op::Kind::send : Op::Kind::recv;
   work->memory = reinterpret_cast<std::byte*>(memory);
   work->bytes = bytes;
   work->peer = peer;
   work->tag = tag;
-  group.prepare(*work);
-  return work;
-}
-
-// Blocking; returns the rank that sent.
-int run_message(Group& group, bool send, std::uintptr_t memory, std::uint64_t bytes, int peer, std::uint64_t tag) {
-  const std::shared_ptr<Op> work = make_message(group, send, memory, bytes, peer, tag);
-  {
-    const nb::gil_scoped_release release;
-    group.run_message(work);
-  }
-  throw_if_failed(*work, group.rank());
-  return work->source;
-}
-
-Work start_message(const std::shared_ptr<Group>& group, bool send, std::uintptr_t memory, std::uint64_t bytes, int peer, std::uint64_t tag) {
-  std::shared_ptr<Op> work = make_message(*group, send, memory, bytes, peer, tag);
+  group->prepare(*work);
   {
     const nb::gil_scoped_release release;
     group->start(work);
@@ -192,7 +176,7 @@ std::shared_ptr<Group> make_group(std::uint32_t rank, std::uint32_t world, std::
                                   double timeout_s, bool strict, std::uint32_t shm_ring_bytes, std::uint32_t shm_slot_bytes,
                                   const std::string& tcp_interfaces, std::pair<std::uint16_t, std::uint16_t> tcp_port_range,
                                   int tcp_connections, const std::string& tcp_family, std::uint64_t shm_shared_from_bytes,
-                                  std::uint64_t shm_private_from_bytes) {
+                                  std::uint64_t shm_private_from_bytes, const std::string& tcp_congestion) {
   GroupOptions options;
   options.use_shm = use_shm;
   options.use_tcp = use_tcp;
@@ -212,6 +196,7 @@ std::shared_ptr<Group> make_group(std::uint32_t rank, std::uint32_t world, std::
   options.tcp.last_port = tcp_port_range.second;
   options.tcp.connections = tcp_connections;
   options.tcp.family = parse_family(tcp_family);
+  options.tcp.congestion = tcp_congestion;
   return std::make_shared<Group>(rank, world, std::move(options), std::move(hub));
 }
 
@@ -253,7 +238,8 @@ void bind_group(nb::module_& m) {
            nb::arg("spins") = -1, nb::arg("segment_bytes") = 32768, nb::arg("timeout_s") = 600.0, nb::arg("strict") = false,
            nb::arg("shm_ring_bytes") = 262144, nb::arg("shm_slot_bytes") = 65536, nb::arg("tcp_interfaces") = "",
            nb::arg("tcp_port_range") = std::pair<std::uint16_t, std::uint16_t>(0, 0), nb::arg("tcp_connections") = 2,
-           nb::arg("tcp_family") = "auto", nb::arg("shm_shared_from_bytes") = 8192, nb::arg("shm_private_from_bytes") = 4194304)
+           nb::arg("tcp_family") = "auto", nb::arg("shm_shared_from_bytes") = 8192, nb::arg("shm_private_from_bytes") = 4194304,
+           nb::arg("tcp_congestion") = "")
       .def_prop_ro("rank", &Group::rank)
       .def_prop_ro("world", &Group::world)
       .def_prop_ro("local_ranks", &Group::local_ranks, "The ranks that share memory with this one, itself included.")
@@ -261,6 +247,8 @@ void bind_group(nb::module_& m) {
       .def_prop_ro("channels", &Group::channels, "Parallel channels to each peer that plans may use.")
       .def_prop_ro("slot_bytes", &Group::slot_bytes, "How large a payload may be to go by the board of this host.")
       .def_prop_ro("timeout_s", &Group::timeout_s)
+      .def("pace", &Group::pace, nb::arg("peer"), nb::arg("channel"), nb::arg("most_Bps"),
+           "Sends to a peer by one channel of plans at most so fast (0: no limit); False where the transport cannot.")
       .def("transport_to", &Group::transport_to, nb::arg("peer"))
       .def("address", [](const Group& g) { return from_bytes(g.address()); })
       .def("join",
@@ -298,12 +286,6 @@ void bind_group(nb::module_& m) {
            nb::arg("input_blocks"), nb::arg("output_blocks"), "Runs a collective on plain arrays; False: take the long way.")
       .def("start", &start, nb::arg("collective"), nb::arg("op"), nb::arg("dtype"), nb::arg("root"), nb::arg("input"),
            nb::arg("output"), nb::arg("count"), nb::arg("counts") = nb::none(), "Starts one; None if it has no plan table yet.")
-      .def("send", [](Group& g, std::uintptr_t memory, std::uint64_t bytes, int dst, std::uint64_t tag) {
-             run_message(g, true, memory, bytes, dst, tag);
-           }, nb::arg("memory"), nb::arg("num_bytes"), nb::arg("dst"), nb::arg("tag"), "Returns when the memory may be changed.")
-      .def("recv", [](Group& g, std::uintptr_t memory, std::uint64_t bytes, int src, std::uint64_t tag) {
-             return run_message(g, false, memory, bytes, src, tag);
-           }, nb::arg("memory"), nb::arg("num_bytes"), nb::arg("src"), nb::arg("tag"), "Receives; returns the rank that sent.")
       .def("start_send", [](const std::shared_ptr<Group>& g, std::uintptr_t memory, std::uint64_t bytes, int dst, std::uint64_t tag) {
              return start_message(g, true, memory, bytes, dst, tag);
            }, nb::arg("memory"), nb::arg("num_bytes"), nb::arg("dst"), nb::arg("tag"))

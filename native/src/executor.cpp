@@ -20,6 +20,12 @@ constexpr std::size_t kTakeBytes = 256 * 1024;           // what is taken from a
 constexpr std::size_t kLandBytes = 8 * 1024;             // with all its copies it stays in the first-level cache
 constexpr std::uint64_t kPastCacheBytes = 1024 * 1024;   // a share so large is not in the cache when it is read next
 
+// A system call is worth more bytes than a look at shared memory: what one sends, receives, and folds at a time (that
+// from a buffer which stays in the cache).
+constexpr std::size_t kWireSend = 256 * 1024;
+constexpr std::size_t kWireReceive = 512 * 1024;
+constexpr std::size_t kWireFold = 128 * 1024;
+
 // The first message to or from another host carries the contract check.
 std::uint32_t head_bytes(bool remote, std::uint32_t ordinal) {
   return static_cast<std::uint32_t>(kFrameHeaderBytes + (remote && ordinal == 0 ? kFingerprintBytes : 0));
@@ -52,6 +58,7 @@ Executor::Executor(Program program, Ports& ports, Scratch& scratch, std::size_t 
       if (o.where != Where::peer) continue;
       run.sources[k].recv = &ports.recv(o.peer, o.channel);
       run.sources[k].ordinal = received[std::size_t{o.peer} * ports.channels() + o.channel]++;
+      run.wire |= run.sources[k].recv->remote;
       note_once(used_recv_, *run.sources[k].recv);
     }
     for (std::size_t k = 0; k < run.targets.size(); ++k) {
@@ -331,7 +338,7 @@ bool Executor::push(RunOperand& target, std::size_t step, const std::byte* memor
   if (target.moved == upto && (target.head_left == 0 || total != 0)) return false;
   Head head;
   const std::span<const std::byte> head_rest = encode_head(target, total, head);
-  const std::uint64_t want = std::min<std::uint64_t>(upto - target.moved, segment_bytes_);
+  const std::uint64_t want = std::min<std::uint64_t>(upto - target.moved, port.remote ? std::max(segment_bytes_, kWireSend) : segment_bytes_);
   const std::size_t taken = port.pipe->write(head_rest, {memory + target.moved, want}, target.moved + want < upto);
   if (taken == 0) {
     if (port.pipe->state() != PipeState::open)
@@ -479,7 +486,10 @@ bool Executor::make(RunStep& step, std::size_t i, std::uint64_t upto) {
   }
   if (!ready) return false;
   const bool taken_whole = step.sources.size() == 1 && step.sources[0].way == Way::lent;
-  const std::size_t want = std::min<std::uint64_t>(upto - step.made, taken_whole ? std::max(segment_bytes_, kTakeBytes) : segment_bytes_);
+  std::size_t piece = segment_bytes_;
+  if (taken_whole) piece = std::max(piece, kTakeBytes);
+  if (step.wire) piece = std::max(piece, step.sources.size() == 1 ? kWireReceive : kWireFold);
+  const std::size_t want = std::min<std::uint64_t>(upto - step.made, piece);
   if (step.shape == Shape::make_peer) {
     RunOperand& target = step.targets[0];
     if (target.send->turn != target.ordinal || (want == 0 && step.bytes != 0)) return false;

@@ -9,6 +9,7 @@
 #include "hccl_py/group.hpp"
 #include "hccl_py/introduction.hpp"
 #include "hccl_py/progress.hpp"
+#include "hccl_py/tcp_congestion.hpp"
 
 namespace hccl_py {
 namespace {
@@ -154,6 +155,7 @@ void Group::connect(const std::vector<std::vector<std::byte>>& reports, double t
     p2p_->attach(peer, shm_->send_pipe(index, channels), shm_->recv_pipe(index, channels));
   }
   remote_ = !remote.empty();
+  if (remote_ && options_.spins < 0) waiter_ = Waiter(WaitPolicy::choose(static_cast<std::uint32_t>(local_ranks_.size()), options_.usable_cpus).with_wires());
   if (remote_) connect_remote(remote, timeout_s);
   listener_.reset();
   addresses_.clear();
@@ -200,6 +202,18 @@ void Group::set_up_board(Board board) {
   WaitPolicy policy = WaitPolicy::choose(static_cast<std::uint32_t>(local_ranks_.size()), options_.usable_cpus);
   if (options_.spins >= 0) policy.spins = static_cast<std::uint32_t>(options_.spins);
   waiter_ = Waiter(policy);
+}
+
+bool Group::pace(std::uint32_t peer, std::uint32_t channel, double most_Bps) {
+  if (peer >= world_ || channel >= channels())
+    throw ConfigError("there is no channel " + std::to_string(channel) + " to rank " + std::to_string(peer) + ": this group has " +
+                      std::to_string(world_) + " ranks and " + std::to_string(channels()) + " channels to each");
+  if (!(most_Bps >= 0)) throw ConfigError("a channel cannot be paced to " + std::to_string(most_Bps) + " bytes a second");
+  for (const auto& connection : mesh_.connections) {
+    if (connection->peer() != static_cast<int>(peer) || connection->index() != static_cast<int>(channel) + 1) continue;
+    return set_pace(connection->fd(), most_Bps);
+  }
+  return false;
 }
 
 const char* Group::transport_to(std::uint32_t peer) const {

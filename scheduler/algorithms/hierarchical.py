@@ -118,9 +118,9 @@ def _all_reduce(w: Writer, hosts: _Hosts) -> None:
             w.recv(w.peer(owner, raw=False, channel=_RESULTS), w.output(k=slot))
             continue
         if host != mine:
-            w.recv(w.peer(hosts.owner(host, share), raw=False, channel=_RESULTS), w.output(k=slot))
+            w.recv(w.peer(hosts.owner(host, share), raw=False), w.output(k=slot))
         else:
-            receivers = receivers + [hosts.owner(h, share) for h in elsewhere]
+            _spread(w, [hosts.owner(h, share) for h in elsewhere], w.output(k=slot))
         _spread(w, receivers, w.output(k=slot), channel=_RESULTS)
 
 

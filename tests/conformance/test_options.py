@@ -190,6 +190,53 @@ def test_connections(connections: int) -> None:
     assert len(local_addresses({"connections": connections})) == 2 * (connections + 1)
 
 
+def congestion(settings: dict[str, Any]) -> set[str]:
+    """The congestion controls of the TCP connections of a group of two."""
+    before = open_files()
+    with Ranks("tcp", 2, settings) as ranks:
+        ranks.run(lambda comm: comm.barrier())
+        sockets = tcp_sockets(before)
+        names = {one.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0") for one in sockets}
+        for one in sockets:
+            one.close()
+    return {name.decode() for name in names}
+
+
+def test_congestion() -> None:
+    """reno is always there. Unset: on a way as short as this one nothing that paces."""
+    assert congestion({"congestion": "reno"}) == {"reno"}
+    usual = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text(encoding="ascii").strip()
+    assert congestion({}) <= ({"cubic", "reno"} if usual == "bbr" else {usual})
+    with pytest.raises(ConfigError, match="tcp_congestion is nosuch"), Ranks("tcp", 2, {"congestion": "nosuch"}):
+        pass
+
+
+def test_a_channel_has_the_pace_it_was_given() -> None:
+    data = np.zeros(1 << 19, "float32")
+    took_s: dict[float, float] = {}
+
+    def paced(comm: Communicator) -> None:
+        for most_Bps in (0.0, 20e6, 0.0):
+            for channel in range(2):
+                assert comm.engine.pace(1 - comm.rank, channel, most_Bps)
+            comm.barrier()
+            start_s = time.perf_counter()
+            comm.all_reduce(data.copy())
+            if comm.rank == 0:
+                took_s[most_Bps] = time.perf_counter() - start_s
+        with pytest.raises(ConfigError, match="no channel 2 to rank 1"):
+            comm.engine.pace(1, 2, 0)
+        with pytest.raises(ConfigError, match="cannot be paced"):
+            comm.engine.pace(1 - comm.rank, 0, -1)
+
+    with Ranks("tcp", 2, {"congestion": "reno"}) as ranks:
+        ranks.run(paced)
+    assert took_s[20e6] > 0.05  # 2 MiB take 0.1 s; what the sockets' buffers take at once goes beyond the pace
+    assert took_s[0.0] < took_s[20e6] / 2
+    with Ranks("shm", 2) as ranks:
+        assert ranks.run(lambda comm: comm.engine.pace(1 - comm.rank, 0, 1e6)) == [False, False]
+
+
 def test_ring_bytes_and_slot_bytes() -> None:
     usual = memory_bytes({"ring_bytes": 1 << 18, "slot_bytes": 1 << 16})
     assert memory_bytes({}) == usual

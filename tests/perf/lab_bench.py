@@ -1,20 +1,20 @@
-"""Measures tcp and the hierarchical plans on lab hosts against gloo, and prints what issue "CPU data path" wants of them.
+"""Measures tcp and the hierarchical plans on lab hosts, against gloo, raw sockets and a flat ring.
 
 Root only (network namespaces). All in one run, in turns, medians; raw samples go beside the claims::
 
-    python tests/perf/lab_bench.py --out out/bench/lab.json [--only tcp|hierarchical] [--quick]
+    python tests/perf/lab_bench.py [--only tcp|2x2|4x2] [--quick]
+
+The claims go to out/bench/cpu.json, beside those of other parts of that section.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,26 +22,44 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "lab")]
 
+from claims import OUT, Claims  # noqa: E402
 from lab import Lab, bits_per_s, obstacle  # noqa: E402
 from nodes import Nodes  # noqa: E402
 
 MIB = 1 << 20
 LINE = "1gbit"
 FREE_START_BYTES = 131072  # what the shaper lets through at once: not to be counted as speed
+PARTS = {
+    "tcp": ("tcp_throughput", "tcp_latency", "tcp_line_rate"),
+    **{f"{h}x2": tuple(f"hierarchical_{h}x2_{what}" for what in ("bytes", "time", "ring")) for h in (2, 4)},
+}
 
 
 class Bench:
-    """The measurements, each of which records its claims.
+    """The measurements; each records its claims.
 
     Args:
-        record: ``(id, value, n=, samples=, baseline=)``.
+        claims: of section cpu.
         rounds: of each measurement.
+        folder: for logs and a compiled program.
     """
 
-    def __init__(self, record: Any, rounds: int, folder: Path) -> None:
-        self._record = record
+    def __init__(self, claims: Claims, rounds: int, folder: Path) -> None:
+        self._claims = claims
         self._rounds = rounds
         self._folder = folder
+
+    def run(self, part: str) -> None:
+        """One of PARTS."""
+        if part == "tcp":
+            self.tcp()
+        else:
+            self.hierarchical(int(part[0]))
+
+    def _record(self, name: str, value: float, n: int, samples: Mapping[str, Any], baseline: str) -> None:
+        part = next(part for part, names in PARTS.items() if name in names)
+        command = f"python tests/perf/lab_bench.py --only {part}"
+        self._claims.record(name, value, command=command, n=n, samples=samples, baseline=baseline)
 
     def tcp(self) -> None:
         """Two hosts, one rank each, first as fast as it goes, then shaped."""
@@ -79,26 +97,34 @@ class Bench:
             }
             # Of an all_reduce over two hosts each sends 2 (h - 1) / h = 1 times the size.
             share = {
-                what: {name: (16 * MIB - FREE_START_BYTES) * 8 / median(s) / bits_per_s(LINE) for name, s in both.items()}
+                what: {
+                    name: (16 * MIB - FREE_START_BYTES) * 8 / median(s) / bits_per_s(LINE) for name, s in both.items()
+                }
                 for what, both in shaped.items()
             }
             self._record(
                 "tcp_line_rate", min(of["hccl_py"] for of in share.values()), n=self._rounds // 4 + 1, samples=shaped,
-                baseline=", ".join(f"{what} hccl_py {of['hccl_py']:.3f}, gloo {of['gloo']:.3f}" for what, of in share.items()),
+                baseline=", ".join(
+                    f"{what} hccl_py {of['hccl_py']:.3f}, gloo {of['gloo']:.3f}" for what, of in share.items()
+                ),
             )  # fmt: skip
 
     def _latencies(self, lab: Lab, nodes: Nodes) -> tuple[dict[str, list[float]], dict[str, list[float]], list[float]]:
         """One-way times in ns: of raw sockets, of ours, of gloo."""
         program = self._folder / "raw_pingpong"
         compiler = shutil.which("c++") or "g++"
-        subprocess.run([compiler, "-O2", "-std=c++20", "-o", program, HERE / "raw_pingpong.cpp"], check=True, timeout=60)
+        subprocess.run(
+            [compiler, "-O2", "-std=c++20", "-o", program, HERE / "raw_pingpong.cpp"], check=True, timeout=60
+        )
         raw: dict[str, list[float]] = {"spin": [], "block": []}
         ours: dict[str, list[float]] = {"hccl_py": []}
         gloo: list[float] = []
         for turn in range(3):
             for how, samples in raw.items():
                 samples += _raw(lab, program, how, 5100 + 2 * turn + (how == "spin"))
-            found = nodes.run("against_gloo", (0, 1), limit_s=60, what="send_recv", size_bytes=8, rounds=10, repeats=200)
+            found = nodes.run(
+                "against_gloo", (0, 1), limit_s=60, what="send_recv", size_bytes=8, rounds=10, repeats=200
+            )
             ours["hccl_py"] += [seconds * 1e9 for seconds in found[0]["hccl_py"]]
             gloo += [seconds * 1e9 for seconds in found[0]["gloo"]]
         return raw, ours, gloo
@@ -119,11 +145,11 @@ class Bench:
         error = found["errors"]["hierarchical"]
         if not error <= 2 * hosts:  # each value is rounded once on each host and once for each other host
             raise AssertionError(f"{name}: the result is {error:.1f} roundings away from the reference in float64")
-        worst = max(wire, key=lambda nbytes: abs(nbytes / bound_bytes - 1))
+        worst = max(wire, key=lambda nbytes: max(nbytes / bound_bytes, bound_bytes / nbytes))
         self._record(
-            f"{name}_bytes", abs(worst / bound_bytes - 1), n=len(wire), samples={"bytes": wire},
-            baseline=f"2(h-1)/h x S = {bound_bytes / MIB:.1f} MiB a host and direction; counted {min(wire) / MIB:.2f} to "
-            f"{max(wire) / MIB:.2f} MiB; {error:.2f} roundings from the float64 reference",
+            f"{name}_bytes", max(worst / bound_bytes, bound_bytes / worst), n=len(wire), samples={"bytes": wire},
+            baseline=f"2(h-1)/h x S = {bound_bytes / MIB:.1f} MiB a host and direction; counted {min(wire) / MIB:.2f} "
+            f"to {max(wire) / MIB:.2f} MiB; {error:.2f} roundings from the float64 reference",
         )  # fmt: skip
         self._record(
             f"{name}_time", bound_s / ours_s, n=rounds, samples=samples,
@@ -167,29 +193,20 @@ def _raw(lab: Lab, program: Path, how: str, port: int) -> list[float]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("out/bench/lab.json"))
-    parser.add_argument("--only", choices=["tcp", "2x2", "4x2"])
+    parser.add_argument("--only", choices=list(PARTS))
     parser.add_argument("--quick", action="store_true", help="few rounds: to see that it runs")
     options = parser.parse_args()
     why = obstacle()
     if why is not None:
         print(f"no lab: {why}", file=sys.stderr)
         return 2
-    rows: list[dict[str, Any]] = []
-
-    def record(name: str, value: float, **more: Any) -> None:
-        rows.append({"id": name, "value": value, **more})
-        print(f"{name:24} {value:.3f}  {more['baseline']}", flush=True)
-
+    parts = [part for part in PARTS if options.only in (None, part)]
+    claims = Claims("cpu", [name for part in parts for name in PARTS[part]])
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(record, 6 if options.quick else 30, Path(folder))
-        parts = {"tcp": bench.tcp, "2x2": lambda: bench.hierarchical(2), "4x2": lambda: bench.hierarchical(4)}
-        for part, measure in parts.items():
-            if options.only in (None, part):
-                measure()
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps({"date": time.strftime("%F"), "claims": rows}), encoding="utf-8")
-    return 0
+        bench = Bench(claims, 6 if options.quick else 36, Path(folder))
+        for part in parts:
+            bench.run(part)
+    return claims.finish(OUT / "cpu.json")
 
 
 if __name__ == "__main__":

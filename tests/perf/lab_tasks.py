@@ -89,7 +89,9 @@ def algorithms(tell: Tell, size_bytes: int, rounds: int, names: list[str]) -> di
     dist.init_process_group("gloo", timeout=timedelta(seconds=_TIMEOUT_S))
     comms = {name: _communicator(name, algorithm=(("all_reduce", name),)) for name in names}
     count = size_bytes // 4
-    inputs = [np.random.default_rng(rank).standard_normal(count, dtype=np.float32) for rank in range(dist.get_world_size())]
+    inputs = [
+        np.random.default_rng(rank).standard_normal(count, dtype=np.float32) for rank in range(dist.get_world_size())
+    ]
     reference = np.sum(inputs, axis=0, dtype=np.float64)
     scale = np.sum(np.abs(inputs), axis=0, dtype=np.float64)
     out = np.empty(count, np.float32)

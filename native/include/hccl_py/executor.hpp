@@ -81,6 +81,7 @@ class Executor {
     bool complete = false;
     bool landing = false;      // a fold whose result goes to memory only: ours and that of peers
     bool stream_past = false;  // OUTPUT is too large to be read again from a cache: stores go past it
+    bool wire = false;  // a source comes from another host
   };
 
   using Head = std::array<std::byte, kFrameHeaderBytes + kFingerprintBytes>;

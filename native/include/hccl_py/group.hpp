@@ -68,6 +68,9 @@ class Group : public std::enable_shared_from_this<Group> {
   const std::string& warning() const { return warning_; }
   // "loopback", "shm" or "tcp"; "self" for this rank.
   const char* transport_to(std::uint32_t peer) const;
+  // Sends to `peer` by this channel of plans at most so many bytes a second; 0: as fast as it goes. Only tcp can do it:
+  // false for other transports. Any time.
+  bool pace(std::uint32_t peer, std::uint32_t channel, double most_Bps);
   std::uint32_t slot_bytes() const { return board_ ? board_.slot_bytes() : 0; }
 
   std::uint32_t load_program(std::span<const std::byte> bytes);
@@ -82,8 +85,6 @@ class Group : public std::enable_shared_from_this<Group> {
   // Runs a collective in the caller, at once and without an allocation; afterwards it is no longer pending. False, and
   // nothing done, if other work is under way: start() it then.
   bool run_now(Op& op);
-  // Sends or receives in the caller, who drives; afterwards the op is no longer pending.
-  void run_message(const std::shared_ptr<Op>& op);
   // Hands the op over; the group keeps it until it is no longer pending.
   void start(std::shared_ptr<Op> op);
   // Waits for a started op; false if `timeout_s` (if not negative) passed first, or a signal came; the op goes on then.
@@ -149,6 +150,7 @@ class Group : public std::enable_shared_from_this<Group> {
   Failure from_board() const;
   void sleep(std::int64_t most_ns);
   bool poll_wires(std::int64_t most_ns);
+  bool look_at_wires();
   void submit(std::shared_ptr<Op> op);
   void notify_progress();
   void retire_current();
@@ -191,6 +193,7 @@ class Group : public std::enable_shared_from_this<Group> {
   std::vector<int> local_index_;  // by rank; -1: another host
   std::uint32_t my_local_ = 0;
   bool remote_ = false;  // some peer is on another host
+  std::uint32_t looks_ = 0;
   std::unique_ptr<Ports> ports_;
   std::uint32_t communicator_ = 0;
   std::string warning_;

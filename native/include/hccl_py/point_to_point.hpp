@@ -27,6 +27,8 @@ class PointToPoint {
   bool progress();
   // True while an op is unfinished or bytes wait to be sent.
   bool busy() const { return unfinished_ != 0 || outgoing_ != 0; }
+  // True while an op is unfinished.
+  bool waiting() const { return unfinished_ != 0; }
   // Fails all unfinished ops.
   void fail_all(const Failure& why);
   // Queues bad news for `peer`.

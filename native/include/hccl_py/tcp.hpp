@@ -27,6 +27,7 @@ struct TcpOptions {
   Family family = Family::any;
   std::size_t send_buffer_bytes = 0;  // of the kernel; 0: its own tuning, which is better on most networks
   std::size_t recv_buffer_bytes = 0;
+  std::string congestion;         // the congestion control; empty: see choose_congestion()
 };
 
 // What is known of a watched descriptor. `readable` and `writable` stay true until a system call found nothing to do,
@@ -36,6 +37,7 @@ struct Readiness {
   bool writable = true;
   bool hangup = false;  // the peer closed, or an error is pending: more reading ends the pipe
   bool watched = false;
+  bool asked = false;     // somebody wanted to read while it was not readable
 };
 
 // One epoll instance, edge triggered.
@@ -77,6 +79,11 @@ class TcpConnection {
   // The poller must outlive the connection.
   void watch(Poller& poller);
   const Readiness& readiness() const { return readiness_; }
+  // The next read is to be tried, whatever is known: whoever polls saves the detour by the poller.
+  void try_again() {
+    readiness_.asked = false;
+    readiness_.readable = true;
+  }
   // Tells the peer that nothing more comes, what is staged excepted: call flush() first. Reading goes on.
   void shutdown_send();
   // Idempotent; both pipes are closed afterwards.

@@ -16,6 +16,9 @@ struct WaitPolicy {
   static WaitPolicy choose(std::uint32_t ranks, std::uint32_t cpus) {
     return ranks <= cpus ? WaitPolicy{1000, 32} : WaitPolicy{0, 32};
   }
+  // Where each look costs a system call: about as long as a wake-up takes. Longer is of no use, and keeps the core from
+  // the kernel's own threads that bring the bytes.
+  WaitPolicy with_wires() const { return {spins / 8, yields}; }
 };
 
 class Waiter {

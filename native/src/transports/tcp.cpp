@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "hccl_py/error.hpp"
+#include "hccl_py/tcp_congestion.hpp"
 #include "tcp_handshake.hpp"
 
 namespace hccl_py {
@@ -173,6 +174,10 @@ TcpListener::TcpListener(const TcpOptions& options) : options_(options) {
                                     errno_text(error));
   }
   size_buffers(fd_.get(), options.send_buffer_bytes, options.recv_buffer_bytes);  // accepted sockets inherit them
+  if (!options.congestion.empty() && !set_congestion(fd_.get(), options.congestion)) {  // and this
+    throw ConfigError("tcp_congestion is " + options.congestion + ": " + errno_text(errno) +
+                      "; see net.ipv4.tcp_allowed_congestion_control");
+  }
 
   address_.stack = network_stack_id();
   address_.salt = random_bytes16();

@@ -187,7 +187,11 @@ PipeState TcpConnection::Receiver::state() const {
 
 std::size_t TcpConnection::Receiver::receive(std::byte* out, std::size_t bytes) {
   Readiness& readiness = connection_.readiness_;
-  if (bytes == 0 || ended_ || error_ != 0 || (readiness.watched && !readiness.readable)) return 0;
+  if (bytes == 0 || ended_ || error_ != 0) return 0;
+  if (readiness.watched && !readiness.readable) {
+    readiness.asked = true;
+    return 0;
+  }
   bytes = std::min(bytes, kMaxCall);
   ssize_t got;
   do {
@@ -196,6 +200,7 @@ std::size_t TcpConnection::Receiver::receive(std::byte* out, std::size_t bytes) 
   if (got < 0) {
     if (would_block(errno)) {
       readiness.readable = false;
+      readiness.asked = true;
     } else if (errno != ENOMEM) {
       error_ = errno;
     }

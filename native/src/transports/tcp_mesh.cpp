@@ -13,6 +13,7 @@
 
 #include "hccl_py/error.hpp"
 #include "hccl_py/tcp.hpp"
+#include "hccl_py/tcp_congestion.hpp"
 #include "tcp_handshake.hpp"
 
 namespace hccl_py {
@@ -152,6 +153,7 @@ class Mesher {
 
   void add_connection(std::size_t slot, Fd fd) {
     const int peer = peers_[slot / num_connections()];
+    if (listener_.options().congestion.empty()) choose_congestion(fd.get());
     mesh_.connections[slot] =
         std::make_unique<TcpConnection>(std::move(fd), peer, static_cast<int>(slot % num_connections()));
     ++num_open_;
@@ -185,6 +187,7 @@ class Mesher {
     const int fd = attempt.fd.get();
     tune(fd);
     size_buffers(fd, options.send_buffer_bytes, options.recv_buffer_bytes);
+    if (!options.congestion.empty()) set_congestion(fd, options.congestion);
     sockaddr_storage address;
     if (attempt.candidate.has_source) {
 #ifdef IP_BIND_ADDRESS_NO_PORT

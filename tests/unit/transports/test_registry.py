@@ -36,6 +36,7 @@ def test_options_of_all_transports_are_distinct_keywords_with_the_transports_nam
         "tcp_port_range",
         "tcp_connections",
         "tcp_family",
+        "tcp_congestion",
     }
 
 

@@ -82,4 +82,5 @@ def test_keywords() -> None:
         "tcp_port_range": (5000, 5010),
         "tcp_connections": 2,
         "tcp_family": "auto",
+        "tcp_congestion": "",
     }
