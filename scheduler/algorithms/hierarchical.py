@@ -3,71 +3,30 @@
 Parameter ``groups``: the ranks of each host, in any numbers and any order of ranks. Work is spread over the ranks of a
 host: its i-th share belongs to local rank i (modulo the number of ranks there).
 all_reduce: reduce-scatter inside the hosts, all-reduce between the ranks of equal local index, all-gather inside the
-hosts, as one pipeline. Each byte leaves a host 2 (H - 1) / H times for H hosts.
+hosts, as one pipeline. Each byte leaves a host 2 (H - 1) / H times for H hosts. Between hosts everyone talks to
+everyone, or to the next one only (``across`` = ring, host_ring.py): more steps, but no port has two senders.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
-from hccl_py.core.errors import PlanError
 from hccl_py.core.types import Collective
 from hccl_py.scheduler.algorithm import Algorithm, Groups, Shape
 from hccl_py.scheduler.algorithms.common import by_rank
+from hccl_py.scheduler.algorithms.host_ring import all_reduce_in_a_ring
+from hccl_py.scheduler.algorithms.hosts import Hosts, groups_of
 from hccl_py.scheduler.plan import ParamValue
 from hccl_py.scheduler.program import WINDOW, Operand
 from hccl_py.scheduler.writer import Writer
 
 C = Collective
-_RESULTS = 1  # all_reduce: the channel of finished slots, apart from partial sums
-
-
-class _Hosts(NamedTuple):
-    """The groups as seen by one rank."""
-
-    groups: Groups
-    rank: int
-
-    @property
-    def mine(self) -> int:
-        return self.host_of(self.rank)
-
-    @property
-    def neighbours(self) -> list[int]:
-        """The other ranks of this host, the next one first."""
-        group = self.groups[self.mine]
-        at = group.index(self.rank)
-        return [*group[at + 1 :], *group[:at]]
-
-    @property
-    def elsewhere(self) -> list[int]:
-        """The other hosts, the next one first."""
-        return [(self.mine + d) % len(self.groups) for d in range(1, len(self.groups))]
-
-    def host_of(self, rank: int) -> int:
-        return next(host for host, group in enumerate(self.groups) if rank in group)
-
-    def share_of(self, rank: int) -> int:
-        return self.groups[self.host_of(rank)].index(rank)
-
-    def owner(self, host: int, share: int) -> int:
-        group = self.groups[host]
-        return group[share % len(group)]
-
-    def single(self, host: int) -> bool:
-        return len(self.groups[host]) == 1
-
-
-def _groups(params: Mapping[str, object], world: int) -> Groups:
-    groups = cast(Groups, params.get("groups", (tuple(range(world)),)))
-    if sorted(rank for group in groups for rank in group) != list(range(world)) or not all(groups):
-        raise PlanError(f"groups {groups} do not hold each of the ranks 0 to {world - 1} once")
-    return groups
+_RESULTS = 1  # all_reduce: the channel of finished slots inside a host, apart from contributions
 
 
 def _write(w: Writer) -> None:
-    hosts = _Hosts(_groups(w.params, w.world), w.rank)
+    hosts = Hosts(groups_of(w.params, w.world), w.rank)
     write = {
         C.ALL_REDUCE: _all_reduce,
         C.REDUCE_SCATTER: _reduce_scatter,
@@ -80,7 +39,7 @@ def _write(w: Writer) -> None:
     write[w.collective](w, hosts)
 
 
-def _local_sources(w: Writer, hosts: _Hosts, own: Operand) -> list[tuple[int, Operand]]:
+def _local_sources(w: Writer, hosts: Hosts, own: Operand) -> list[tuple[int, Operand]]:
     return [(w.rank, own), *((q, w.peer(q)) for q in hosts.neighbours)]
 
 
@@ -90,8 +49,11 @@ def _spread(w: Writer, ranks: Sequence[int], local: Operand, channel: int = 0) -
         w.send(local, *(w.peer(q, channel=channel) for q in ranks))
 
 
-def _all_reduce(w: Writer, hosts: _Hosts) -> None:
+def _all_reduce(w: Writer, hosts: Hosts) -> None:
     """Share i consists of one slot for each host, whose i-th rank finishes it."""
+    if w.params.get("across") == "ring":
+        all_reduce_in_a_ring(w, hosts)
+        return
     mine, elsewhere, num_hosts = hosts.mine, hosts.elsewhere, len(hosts.groups)
     shares = w.slots // num_hosts
     for share in range(shares):
@@ -124,7 +86,7 @@ def _all_reduce(w: Writer, hosts: _Hosts) -> None:
         _spread(w, receivers, w.output(k=slot), channel=_RESULTS)
 
 
-def _reduce_scatter(w: Writer, hosts: _Hosts) -> None:
+def _reduce_scatter(w: Writer, hosts: Hosts) -> None:
     """For each block one rank of each host adds up the host's part and hands it to the block's rank."""
     for block in range(w.world):
         host, share = hosts.host_of(block), hosts.share_of(block)
@@ -142,7 +104,7 @@ def _reduce_scatter(w: Writer, hosts: _Hosts) -> None:
         w.fold(by_rank(sources), [w.output()])
 
 
-def _all_gather(w: Writer, hosts: _Hosts) -> None:
+def _all_gather(w: Writer, hosts: Hosts) -> None:
     """A block goes to the neighbours and to one rank of each other host, which passes it on to its neighbours."""
     for block in range(w.world):
         receiver = hosts.owner(hosts.mine, hosts.share_of(block))
@@ -168,7 +130,7 @@ class _Above(NamedTuple):
     below: list[tuple[int, bool]]  # rank, and whether it contributes alone
 
 
-def _above(w: Writer, hosts: _Hosts) -> _Above:
+def _above(w: Writer, hosts: Hosts) -> _Above:
     at = hosts.host_of(w.root)
     num_hosts = len(hosts.groups)
     order = [(at + d) % num_hosts for d in range(num_hosts)]
@@ -183,19 +145,19 @@ def _above(w: Writer, hosts: _Hosts) -> _Above:
     return _Above(leaders[(i - 1) // 2] if i else None, depth, below)
 
 
-def _broadcast(w: Writer, hosts: _Hosts) -> None:
+def _broadcast(w: Writer, hosts: Hosts) -> None:
     above = _above(w, hosts)
     source = w.input() if above.parent is None else w.peer(above.parent)
     w.fold([source], [w.output(), *(w.peer(q) for q, _ in above.below)])
 
 
-def _reduce(w: Writer, hosts: _Hosts) -> None:
+def _reduce(w: Writer, hosts: Hosts) -> None:
     above = _above(w, hosts)
     sources = [(w.rank, w.input()), *((q, w.peer(q, raw=alone)) for q, alone in above.below)]
     w.fold(by_rank(sources), [w.output() if above.parent is None else w.peer(above.parent)])
 
 
-def _barrier(w: Writer, hosts: _Hosts) -> None:
+def _barrier(w: Writer, hosts: Hosts) -> None:
     """Up the tree of leaders, and down again.
 
     From one level to the next tokens of two slots and of one take turns, and so do up and down, so that each step waits
@@ -213,7 +175,7 @@ def _barrier(w: Writer, hosts: _Hosts) -> None:
     _spread(w, [q for q, _ in above.below], w.output(span=mine))
 
 
-def _all_to_all(w: Writer, hosts: _Hosts) -> None:
+def _all_to_all(w: Writer, hosts: Hosts) -> None:
     """Blocks for a rank of another host collect at the neighbour of its local index, which sends them in one message.
     So there are fewer messages between hosts, not fewer bytes."""
     group = sorted(hosts.groups[hosts.mine])
@@ -262,11 +224,13 @@ def _shares(groups: Groups) -> int:
 def _shape(collective: Collective, world: int, params: Mapping[str, ParamValue]) -> Shape:
     if collective is not Collective.ALL_REDUCE:
         return Shape(slots=2 if collective is Collective.BARRIER else 1)
-    groups = _groups(params, world)
+    groups = groups_of(params, world)
     return Shape(slots=_shares(groups) * len(groups), channels=2)
 
 
-def _variants(_: Collective, groups: Groups) -> tuple[Mapping[str, ParamValue], ...]:
+def _variants(collective: Collective, groups: Groups) -> tuple[Mapping[str, ParamValue], ...]:
+    if collective is Collective.ALL_REDUCE and len(groups) > 2:
+        return {"groups": groups}, {"groups": groups, "across": "ring"}
     return ({"groups": groups},)
 
 

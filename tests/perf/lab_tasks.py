@@ -13,7 +13,10 @@ import torch.distributed as dist
 
 from hccl_py.communicator import Communicator
 from hccl_py.core.env import Env
+from hccl_py.core.types import Collective
 from hccl_py.engine import Engine
+from hccl_py.scheduler.algorithms.ring import RING
+from hccl_py.scheduler.select import MAX_BYTES
 from hccl_py.torch.store import StoreBootstrap
 
 Tell = Callable[[str], None]
@@ -85,9 +88,17 @@ def against_gloo(tell: Tell, what: str, size_bytes: int, rounds: int, repeats: i
 
 
 def algorithms(tell: Tell, size_bytes: int, rounds: int, names: list[str]) -> dict[str, Any]:
-    """all_reduce by each of the algorithms and by gloo, in turns; and the largest error against float64."""
+    """all_reduce by each of the algorithms and by gloo, in turns; and the largest error against float64.
+
+    ``ring`` is the one in rank order, wherever the ranks are: what one has who knows nothing of hosts.
+    """
     dist.init_process_group("gloo", timeout=timedelta(seconds=_TIMEOUT_S))
     comms = {name: _communicator(name, algorithm=(("all_reduce", name),)) for name in names}
+    if "ring" in comms:
+        plan = RING.build(Collective.ALL_REDUCE, dist.get_world_size())
+        group = comms["ring"].engine._group
+        program = group.load_program(plan.program(dist.get_rank()).to_bytes())
+        group.set_table(Collective.ALL_REDUCE, 0, False, [MAX_BYTES], [program])
     count = size_bytes // 4
     inputs = [
         np.random.default_rng(rank).standard_normal(count, dtype=np.float32) for rank in range(dist.get_world_size())

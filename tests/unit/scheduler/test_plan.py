@@ -101,7 +101,7 @@ GOLDEN = {
     "ring": "24178e4bd7e2bd4d69b1cfc42b43780d",
     "tree": "eb1aa77734eec1720c64975a6f34794f",
     "halving_doubling": "b9c8ba72d67362f8350c3fff596ae5d4",
-    "hierarchical": "89702b4fe7fdc49325d512261ff0a2d0",
+    "hierarchical": "44bba33c8c190af56a54b3ffe0d6fd51",
 }
 
 
