@@ -23,11 +23,14 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "lab")]
 
 from claims import OUT, Claims  # noqa: E402
-from lab import Lab, bits_per_s, obstacle  # noqa: E402
+from lab import Lab  # noqa: E402
 from nodes import Nodes  # noqa: E402
 
+from hccl_py.lab.kernel import obstacle  # noqa: E402
+
 MIB = 1 << 20
-LINE = "1gbit"
+LINE = "1Gbit/s"
+LINE_bits_per_s = 1e9
 FREE_START_BYTES = 131072  # what the shaper lets through at once: not to be counted as speed
 PARTS = {
     "tcp": ("tcp_throughput", "tcp_latency", "tcp_line_rate"),
@@ -98,7 +101,7 @@ class Bench:
             # Of an all_reduce over two hosts each sends 2 (h - 1) / h = 1 times the size.
             share = {
                 what: {
-                    name: (16 * MIB - FREE_START_BYTES) * 8 / median(s) / bits_per_s(LINE) for name, s in both.items()
+                    name: (16 * MIB - FREE_START_BYTES) * 8 / median(s) / LINE_bits_per_s for name, s in both.items()
                 }
                 for what, both in shaped.items()
             }
@@ -140,7 +143,7 @@ class Bench:
             )[0]
             wire = self._wire(lab, nodes, places, size_bytes)
         samples, bound_bytes = found["samples"], 2 * (hosts - 1) / hosts * size_bytes
-        bound_s = bound_bytes * 8 / bits_per_s(LINE)
+        bound_s = bound_bytes * 8 / LINE_bits_per_s
         ours_s = median(samples["hierarchical"])
         error = found["errors"]["hierarchical"]
         if not error <= 2 * hosts:  # each value is rounded once on each host and once for each other host
