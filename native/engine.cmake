@@ -4,10 +4,22 @@ include_guard(GLOBAL)
 include(${CMAKE_CURRENT_LIST_DIR}/kernels.cmake)
 find_package(Threads REQUIRED)
 
+# The kernels for GPUs travel as text: they are compiled where they run.
+foreach(part EXCHANGE EXCHANGE_TYPES EXCHANGE_DEVICE EXCHANGE_ELEMENTS)
+  string(TOLOWER ${part} file)
+  file(READ ${CMAKE_CURRENT_LIST_DIR}/kernels/${file}.hpp HCCL_PY_${part})
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/kernels/${file}.hpp)
+endforeach()
+configure_file(${CMAKE_CURRENT_LIST_DIR}/kernel_sources.cpp.in ${CMAKE_CURRENT_BINARY_DIR}/kernel_sources.cpp @ONLY)
+
 set(HCCL_PY_ENGINE_DIR ${CMAKE_CURRENT_LIST_DIR}/src)
 add_library(hccl_py_engine STATIC
   ${HCCL_PY_ENGINE_DIR}/bells.cpp
   ${HCCL_PY_ENGINE_DIR}/contract.cpp
+  ${HCCL_PY_ENGINE_DIR}/device_group.cpp
+  ${HCCL_PY_ENGINE_DIR}/devices/cuda.cpp
+  ${HCCL_PY_ENGINE_DIR}/devices/host.cpp
+  ${CMAKE_CURRENT_BINARY_DIR}/kernel_sources.cpp
   ${HCCL_PY_ENGINE_DIR}/error.cpp
   ${HCCL_PY_ENGINE_DIR}/executor.cpp
   ${HCCL_PY_ENGINE_DIR}/failure.cpp
@@ -32,7 +44,8 @@ add_library(hccl_py_engine STATIC
   ${HCCL_PY_ENGINE_DIR}/transports/tcp_mesh.cpp
 )
 target_compile_options(hccl_py_engine PRIVATE -O2 -Wall -Wextra)
-target_link_libraries(hccl_py_engine PUBLIC hccl_py_kernels Threads::Threads)
+set_source_files_properties(${HCCL_PY_ENGINE_DIR}/devices/host.cpp PROPERTIES COMPILE_OPTIONS "-Wno-unknown-pragmas")
+target_link_libraries(hccl_py_engine PUBLIC hccl_py_kernels Threads::Threads ${CMAKE_DL_LIBS})
 set_target_properties(hccl_py_engine PROPERTIES
   CXX_EXTENSIONS OFF
   POSITION_INDEPENDENT_CODE ON

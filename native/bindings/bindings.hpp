@@ -9,5 +9,6 @@ namespace hccl_py {
 void bind_errors(nanobind::module_& m);
 void bind_values(nanobind::module_& m);
 void bind_group(nanobind::module_& m);
+void bind_device(nanobind::module_& m);
 
 }  // namespace hccl_py

@@ -10,4 +10,5 @@ NB_MODULE(_native, m) {
   hccl_py::bind_errors(m);
   hccl_py::bind_values(m);
   hccl_py::bind_group(m);
+  hccl_py::bind_device(m);
 }

@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: Apache-2.0
+// The exchange kernels: every collective is "send something to each peer, and copy or fold what comes from each".
+// `hp_small` (latency): 16-byte lines of {data, flag, data, flag} stored straight into the peer's memory; each half
+// of a line proves itself, so there is no fence and no second message. `hp_large` (bandwidth): one FIFO of tiles for
+// each pair of warps and ordered pair of ranks, in slots of the receiver's memory, with a flag forth and a credit back.
+// Compiled at run time for a GPU with HP_SIZE ranks, HP_ELEM and HP_WIRE element types (DType), HP_OP (ReduceOp, or -1: copy bytes);
+// compiled for the host (HP_HOST) with one lane a warp, each warp a thread. docs/GPU.md explains the protocols.
+// May be included several times, with other numbers and another HP_VARIANT (a namespace).
+#ifdef HP_HOST
+#include "exchange_host.hpp"
+#else
+#include "exchange_device.hpp"
+#endif
+#include "exchange_elements.hpp"
+
+namespace hp::HP_VARIANT {
+
+constexpr u32 kUnroll = 8;                             // vectors of 16 bytes a lane and tile
+constexpr u32 kTileVectors = kUnroll * kLanes;
+constexpr u32 kTileBytes = kTileVectors * 16;
+constexpr bool kFold = HP_OP >= 0;
+constexpr u32 kRanksUnrolled = HP_SIZE <= 4 ? HP_SIZE : 1;
+constexpr u32 kSlots = 4;                              // of a FIFO
+constexpr u32 kSmallBlockBytes = 64 * 1024;            // lines of one block, source and parity
+constexpr u32 kBatch = HP_SIZE <= 2 ? 4 : HP_SIZE <= 4 ? 2 : 1;  // vectors that a lane folds at a time
+
+HP_DEV char* at(u64 address) { return reinterpret_cast<char*>(address); }
+HP_DEV u64 vectors(u64 n) { return (n + kPerVector - 1) / kPerVector; }
+// Row of `from` among the sources of `to`.
+HP_DEV u32 row(u32 from, u32 to) { return (from + HP_SIZE - to - 1) % HP_SIZE; }
+
+struct Patience {
+  u32 spins = 0;
+  u64 since = 0;
+};
+
+// The first to find something wrong writes the report; all others of this rank see `dead` and leave.
+HP_DEV void tell(const HpExchange& x, u32 code, u32 peer, u64 ours, u64 theirs, u64 waited_ns) {
+  u32* dead = reinterpret_cast<u32*>(at(x.scratch[x.rank]) + x.off_dead);
+  if (!first_to_set(dead)) return;
+  HpReport* report = reinterpret_cast<HpReport*>(x.report);
+  report->peer = peer;
+  report->ours = ours;
+  report->theirs = theirs;
+  report->waited_ns = waited_ns;
+  release(&report->code, code);
+}
+
+// Called while waiting: true once there is no point in waiting longer.
+HP_DEV bool give_up(const HpExchange& x, Patience& p, u32 peer) {
+  breathe();
+  if (++p.spins & (kSpinsBetweenLooks - 1)) return false;
+  if (relaxed(reinterpret_cast<u32*>(at(x.scratch[x.rank]) + x.off_dead))) return true;
+  const u64 now = clock_ns();
+  if (!p.since) p.since = now;
+  const u64 waited = now - p.since;
+  if (!(p.spins & (16 * kSpinsBetweenLooks - 1)) && relaxed(&reinterpret_cast<HpReport*>(x.report)->abort)) {
+    tell(x, HP_ABORTED, peer, 0, 0, waited);
+    return true;
+  }
+  if (waited < x.timeout_ns) return false;
+  tell(x, HP_TIMEOUT, peer, 0, 0, waited);
+  return true;
+}
+
+// Fingerprints of the call, to and from each peer, beside the data: lanes 0..n-1 of block 0.
+HP_DEV u32 send_head(const HpExchange& x, u32 p) {
+  u32 seq = *reinterpret_cast<u32*>(at(x.scratch[x.rank]) + x.off_head_seq + p * 4) + 1;
+  if (seq == 0) seq = 2;
+  const u64 say = x.say[p];
+  store_line(at(x.scratch[p]) + x.off_head + ((seq & 1) * HP_MAX_RANKS + x.rank) * 16, u32(say), u32(say >> 32), seq);
+  return seq;
+}
+
+HP_DEV void check_head(const HpExchange& x, u32 p, u32 seq) {
+  char* mine = at(x.scratch[x.rank]);
+  Patience patience;
+  const char* line = mine + x.off_head + ((seq & 1) * HP_MAX_RANKS + p) * 16;
+  Vec v;
+  for (;;) {
+    v = load_line(line);
+    if (v.y == seq && v.w == seq) break;
+    if (give_up(x, patience, p)) return;
+  }
+  *reinterpret_cast<u32*>(mine + x.off_head_seq + p * 4) = seq;
+  const u64 theirs = u64(v.x) | u64(v.z) << 32;
+  if (theirs != x.expect[p]) tell(x, HP_DESYNC, p, x.expect[p], theirs, 0);
+}
+
+// ---- small ------------------------------------------------------------------------------------------------------
+
+HP_DEV void send_lines(char* a, u32 stride, const Vec& v, u32 seq) {
+  store_line(a, v.x, v.y, seq);
+  store_line(a + stride, v.z, v.w, seq);
+}
+
+HP_DEV bool receive_lines(const HpExchange& x, const char* a, u32 stride, u32 seq, u32 peer, Patience& p, Vec& out) {
+  for (;;) {
+    const Vec first = load_line(a), second = load_line(a + stride);
+    if (first.y == seq && first.w == seq && second.y == seq && second.w == seq) {
+      out.x = first.x, out.y = first.z, out.z = second.x, out.w = second.z;
+      return true;
+    }
+    if (give_up(x, p, peer)) return false;
+  }
+}
+
+// Every block exchanges at least one line with the same block of every peer in every call, also where it has no data.
+// So whoever starts call s+2 knows that all peers have started s+1, and are done with the lines of s, whose place the
+// lines of s+2 take: two halves by parity are enough. Counters are the block's own and live in device memory, where
+// replays of a graph advance them.
+HP_DEV void small(const HpExchange& x, const Place& here) {
+  const u32 rank = x.rank, tid = here.thread, threads = here.threads, step = here.blocks * threads;
+  char* mine = at(x.scratch[rank]);
+  u32* counter = reinterpret_cast<u32*>(mine + x.off_small_seq) + here.block;
+  u32 seq = *counter + 1;
+  if (seq == 0) seq = 2;
+  const u64 half = u64(seq & 1) * (HP_SIZE - 1);
+  const u32 stride = threads * 16;
+  const u64 first = u64(here.block) * threads + tid;
+  const bool speaks = here.block == 0 && tid < HP_SIZE && tid != rank && (x.peers >> tid & 1);
+  u32 head = 0;
+  if (speaks) head = send_head(x, tid);
+
+  for (u32 j = 0; j < x.rounds; ++j) {
+    const u64 i = first + u64(j) * step;
+    const u32 place = (j * 2 * threads + tid) * 16;
+#pragma unroll
+    for (u32 d = 1; d < HP_SIZE; ++d) {
+      const u32 p = (rank + d) % HP_SIZE;
+      const u64 n = x.send_n[p];
+      const bool data = i < vectors(n);
+      if (!data && (j | tid)) continue;
+      Vec v = {};
+      if (data) v = load_own(at(x.send[p]), i, n);
+      const u64 area = (half + row(rank, p)) * x.max_blocks + here.block;
+      send_lines(at(x.scratch[p]) + x.off_small + area * kSmallBlockBytes + place, stride, v, seq);
+    }
+  }
+
+  Patience patience;
+  bool alive = true;
+  for (u32 j = 0; alive && j < x.rounds; ++j) {
+    const u64 i = first + u64(j) * step;
+    const u32 place = (j * 2 * threads + tid) * 16;
+    const bool own = i < vectors(x.own_n);
+    Vec kept = {};
+    if (own) kept = load_own(at(x.own_from), i, x.own_n);
+    Fold fold;
+#pragma unroll
+    for (u32 r = 0; r < HP_SIZE; ++r) {
+      if (r == rank) {
+        if (kFold && own) fold.add(kept, r == 0);
+        continue;
+      }
+      const u64 n = x.recv_n[r];
+      const bool data = i < vectors(n);
+      if (!data && (j | tid)) continue;
+      Vec v;
+      const u64 area = (half + row(r, rank)) * x.max_blocks + here.block;
+      if (!receive_lines(x, mine + x.off_small + area * kSmallBlockBytes + place, stride, seq, r, patience, v)) {
+        alive = false;
+        break;
+      }
+      if (!data) continue;
+      if (kFold)
+        fold.add(v, r == 0);
+      else
+        store_plain(at(x.recv[r]), i, n, v);
+    }
+    if (alive && own) {
+      if (kFold)
+        fold.store(at(x.own_to), i, x.own_n);
+      else if (x.own_from != x.own_to)
+        store_plain(at(x.own_to), i, x.own_n, kept);
+    }
+  }
+  if (speaks) check_head(x, tid, head);
+  here.meet();  // all have read the counter
+  if (tid == 0) *counter = seq;
+}
+
+// ---- large ------------------------------------------------------------------------------------------------------
+
+struct Fifo {
+  u32 index, count;  // of all: blocks * warps that push
+  u32 warp;          // in the block
+};
+
+HP_DEV u32* word(const HpExchange& x, u32 owner, u64 offset, u32 column, u32 fifo) {
+  return reinterpret_cast<u32*>(at(x.scratch[owner]) + offset) + column * x.max_fifos + fifo;
+}
+
+HP_DEV char* slot(const HpExchange& x, u32 from, u32 to, u32 fifo, u32 count) {
+  return at(x.scratch[to]) + x.off_ring + ((u64(row(from, to)) * x.max_fifos + fifo) * kSlots + count % kSlots) * kTileBytes;
+}
+
+// One lane looks, all learn.
+HP_DEV bool wait_for(const HpExchange& x, u32* counter, u32 least, u32 peer, u32 lane, bool acquires, u32& seen) {
+  u32 ok = 1;
+  if (lane == 0) {
+    Patience patience;
+    for (;;) {
+      seen = acquires ? acquire(counter) : relaxed(counter);
+      if (i32(seen - least) >= 0) break;
+      if (give_up(x, patience, peer)) {
+        ok = 0;
+        break;
+      }
+    }
+  }
+  return all_learn(ok);
+}
+
+// Warps of this kind send: tile k of a FIFO goes to each peer in turn, as soon as a slot there is free.
+HP_DEV void push(const HpExchange& x, const Place& here, const Fifo& fifo) {
+  const u32 rank = x.rank, lane = here.lane, f = fifo.index;
+  u32 sent[HP_SIZE], free_until[HP_SIZE];
+#pragma unroll kRanksUnrolled
+  for (u32 d = 1; d < HP_SIZE; ++d) {
+    const u32 p = (rank + d) % HP_SIZE;
+    sent[d] = *word(x, rank, x.off_sent, p, f);
+    free_until[d] = from_first(relaxed(word(x, rank, x.off_credit, p, f)));
+  }
+  bool alive = true;
+  for (u32 k = 0; alive; ++k) {
+    const u64 base = (u64(k) * fifo.count + f) * kTileVectors;
+    bool any = false;
+    if (!kFold && base < vectors(x.own_n)) {
+      any = true;
+      if (x.own_from != x.own_to) {
+        Vec v[kUnroll];
+        load_tile(v, at(x.own_from), base, x.own_n, lane);
+        store_tile(v, at(x.own_to), base, x.own_n, lane);
+      }
+    }
+#pragma unroll kRanksUnrolled
+    for (u32 d = 1; d < HP_SIZE; ++d) {
+      const u32 p = (rank + d) % HP_SIZE;
+      const u64 n = x.send_n[p];
+      if (!alive || base >= vectors(n)) continue;
+      any = true;
+      Vec v[kUnroll];
+      load_tile(v, at(x.send[p]), base, n, lane);
+      if (i32(sent[d] - free_until[d]) >= i32(kSlots) &&
+          !wait_for(x, word(x, rank, x.off_credit, p, f), sent[d] - kSlots + 1, p, lane, false, free_until[d])) {
+        alive = false;
+        continue;
+      }
+      free_until[d] = from_first(free_until[d]);
+      char* to = slot(x, rank, p, f, sent[d]) + lane * 16;
+#pragma unroll
+      for (u32 u = 0; u < kUnroll; ++u) store_peer(to + u * kLanes * 16, v[u]);
+      sync_warp();
+      ++sent[d];
+      if (lane == 0) release(word(x, p, x.off_flag, rank, f), sent[d]);
+    }
+    if (!any) break;
+    sync_warp();
+    if (lane == 0) here.mark_loaded(fifo.warp, k + 1);
+  }
+  if (lane != 0) return;
+  here.mark_loaded(fifo.warp, ~0u);
+#pragma unroll kRanksUnrolled
+  for (u32 d = 1; d < HP_SIZE; ++d) *word(x, rank, x.off_sent, (rank + d) % HP_SIZE, f) = sent[d];
+}
+
+// In place, a tile may be overwritten only after this rank's own `push` has read it.
+HP_DEV bool wait_loaded(const HpExchange& x, const Place& here, const Fifo& fifo, u32 k) {
+  Patience patience;
+  while (here.loaded(fifo.warp) <= k)
+    if (give_up(x, patience, x.rank)) return false;
+  return true;
+}
+
+HP_DEV void fold_tile(const HpExchange& x, const Fifo& fifo, const u32 (&got)[HP_SIZE], u64 base, u32 lane) {
+  const u32 rank = x.rank;
+  const u64 n = x.own_n;
+  const bool plain = (base + kTileVectors) * kPerVector <= n && is_aligned(x.own_from | x.own_to);
+#pragma unroll
+  for (u32 b = 0; b < kUnroll; b += kBatch) {
+    Vec c[HP_SIZE][kBatch];
+#pragma unroll
+    for (u32 r = 0; r < HP_SIZE; ++r) {
+      const char* from = r == rank ? nullptr : slot(x, r, rank, fifo.index, got[(r + HP_SIZE - rank) % HP_SIZE]);
+#pragma unroll
+      for (u32 u = 0; u < kBatch; ++u) {
+        const u32 v = (b + u) * kLanes + lane;
+        if (r != rank)
+          c[r][u] = load_slot(from + v * 16);
+        else if (plain)
+          c[r][u] = load_own_plain(at(x.own_from), base + v);
+        else
+          c[r][u] = base + v < vectors(n) ? load_own(at(x.own_from), base + v, n) : Vec{};
+      }
+    }
+#pragma unroll
+    for (u32 u = 0; u < kBatch; ++u) {
+      Fold fold;
+#pragma unroll
+      for (u32 r = 0; r < HP_SIZE; ++r) fold.add(c[r][u], r == 0);
+      const u64 i = base + (b + u) * kLanes + lane;
+      if (plain)
+        fold.store_plain(at(x.own_to), i);
+      else if (i < vectors(n))
+        fold.store(at(x.own_to), i, n);
+    }
+  }
+}
+
+// Warps of this kind receive. The credit is given without a fence: its loads have come home, as their values were used.
+HP_DEV void take(const HpExchange& x, const Place& here, const Fifo& fifo) {
+  const u32 rank = x.rank, lane = here.lane, f = fifo.index;
+  u32 got[HP_SIZE], ignored = 0;
+#pragma unroll kRanksUnrolled
+  for (u32 d = 1; d < HP_SIZE; ++d) got[d] = *word(x, rank, x.off_got, (rank + d) % HP_SIZE, f);
+  bool alive = true;
+  for (u32 k = 0; alive; ++k) {
+    const u64 base = (u64(k) * fifo.count + f) * kTileVectors;
+    bool any = false;
+    if constexpr (kFold) {
+      if (base >= vectors(x.own_n)) break;
+      any = true;
+#pragma unroll kRanksUnrolled
+      for (u32 d = 1; d < HP_SIZE; ++d) {
+        const u32 r = (rank + d) % HP_SIZE;
+        alive = alive && wait_for(x, word(x, rank, x.off_flag, r, f), got[d] + 1, r, lane, true, ignored);
+      }
+      if (!alive || !wait_loaded(x, here, fifo, k)) break;
+      fold_tile(x, fifo, got, base, lane);
+      sync_warp();
+#pragma unroll kRanksUnrolled
+      for (u32 d = 1; d < HP_SIZE; ++d) {
+        ++got[d];
+        if (lane == 0) set(word(x, (rank + d) % HP_SIZE, x.off_credit, rank, f), got[d]);
+      }
+    } else {
+#pragma unroll kRanksUnrolled
+      for (u32 d = HP_SIZE - 1; d > 0; --d) {  // in the order in which they send
+        const u32 r = (rank + d) % HP_SIZE;
+        const u64 n = x.recv_n[r];
+        if (!alive || base >= vectors(n)) continue;
+        any = true;
+        if (!wait_for(x, word(x, rank, x.off_flag, r, f), got[d] + 1, r, lane, true, ignored)) {
+          alive = false;
+          continue;
+        }
+        const char* from = slot(x, r, rank, f, got[d]) + lane * 16;
+        Vec v[kUnroll];
+#pragma unroll
+        for (u32 u = 0; u < kUnroll; ++u) v[u] = load_slot(from + u * kLanes * 16);
+        store_tile(v, at(x.recv[r]), base, n, lane);
+        sync_warp();
+        ++got[d];
+        if (lane == 0) set(word(x, r, x.off_credit, rank, f), got[d]);
+      }
+    }
+    if (!any) break;
+  }
+  if (lane != 0) return;
+#pragma unroll kRanksUnrolled
+  for (u32 d = 1; d < HP_SIZE; ++d) *word(x, rank, x.off_got, (rank + d) % HP_SIZE, f) = got[d];
+}
+
+// Warps of a block: the first half push, the second half take; warp w of each serves FIFO `block * half + w`.
+HP_DEV void large(const HpExchange& x, const Place& here) {
+  const u32 half = here.threads / kLanes / 2, warp = here.thread / kLanes;
+  if (here.thread < half) here.mark_loaded(here.thread, 0);
+  here.meet();
+  const Fifo fifo = {here.block * half + warp % half, here.blocks * half, warp % half};
+  const bool speaks = here.block == 0 && here.thread < HP_SIZE && here.thread != x.rank && (x.peers >> here.thread & 1);
+  u32 head = 0;
+  if (speaks) head = send_head(x, here.thread);
+  if (warp < half)
+    push(x, here, fifo);
+  else
+    take(x, here, fifo);
+  if (speaks) check_head(x, here.thread, head);
+}
+
+}  // namespace hp::HP_VARIANT
+
+#ifndef HP_HOST
+extern "C" __global__ void __launch_bounds__(512) hp_small(const __grid_constant__ HpExchange x) {
+  hp::HP_VARIANT::small(x, hp::Place::make(nullptr));
+}
+extern "C" __global__ void __launch_bounds__(1024, 1) hp_large(const __grid_constant__ HpExchange x) {
+  __shared__ unsigned loaded[16];
+  hp::HP_VARIANT::large(x, hp::Place::make(loaded));
+}
+#endif

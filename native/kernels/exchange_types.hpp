@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// What one launch of an exchange kernel is told, and what it reports: shared by the host (C++20) and the kernels
+// (compiled at run time for a GPU, at build time for the host). Plain numbers only; addresses are 64-bit integers.
+#pragma once
+
+#define HP_MAX_RANKS 8
+
+// Why a kernel gave up.
+#define HP_OK 0u
+#define HP_TIMEOUT 1u
+#define HP_DESYNC 2u
+#define HP_ABORTED 3u
+
+// Host memory that the device writes (and of which it reads `abort`): one a group and rank.
+struct HpReport {
+  unsigned abort;  // set by the host: everything under way ends
+  unsigned code;   // HP_*, written last
+  unsigned peer;   // whom we waited for
+  unsigned spare;
+  unsigned long long ours, theirs;  // fingerprints, of HP_DESYNC
+  unsigned long long waited_ns;
+};
+
+// One launch. Counts are elements (fold) or bytes (copy); peers: a bit for each other rank that takes part.
+struct HpExchange {
+  unsigned rank, peers, rounds, spare;
+  unsigned long long send[HP_MAX_RANKS], send_n[HP_MAX_RANKS];
+  unsigned long long recv[HP_MAX_RANKS], recv_n[HP_MAX_RANKS];  // copy: where it goes; fold: only how much
+  unsigned long long own_from, own_to, own_n;
+  unsigned long long scratch[HP_MAX_RANKS];  // of each rank, as mapped here
+  unsigned long long say[HP_MAX_RANKS], expect[HP_MAX_RANKS];  // fingerprint of the call, to and from each rank
+  unsigned long long report, timeout_ns;
+  // Layout of the scratch, the same on all ranks (device_group.hpp computes it).
+  unsigned long long off_head, off_credit, off_flag, off_small, off_ring;      // written by peers
+  unsigned long long off_dead, off_head_seq, off_small_seq, off_sent, off_got;  // counters of this rank
+  unsigned max_fifos, max_blocks;
+};
