@@ -63,10 +63,14 @@ class DeviceRanks:
         small_threads: int = 0,
         large_threads: int = 0,
         large_blocks: int = 0,
+        takers: int = 0,
+        batches: int = 0,
+        slots: int = 0,
     ) -> None:
         """Choose how kernels are launched; the same on all ranks, between the same calls (0: by size)."""
         self.sms = self.sms if sms is None else sms
-        self._native.set_options(self.timeout_s, self.sms, small_bytes, small_threads, large_threads, large_blocks)
+        shape = small_threads, large_threads, large_blocks, takers, batches, slots
+        self._native.set_options(self.timeout_s, self.sms, small_bytes, *shape)
 
     def run(
         self,

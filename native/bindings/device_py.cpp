@@ -30,8 +30,10 @@ std::uint64_t launch(DeviceGroup& group, const Run& run) {
 }
 
 DeviceOptions options_of(double timeout_s, std::uint32_t max_blocks, std::uint64_t small_bytes, std::uint32_t small_threads,
-                         std::uint32_t large_threads, std::uint32_t large_blocks) {
-  return {timeout_s, max_blocks, small_bytes, small_threads, large_threads, large_blocks};
+                         std::uint32_t large_threads, std::uint32_t large_blocks, std::uint32_t takers, std::uint32_t batches, std::uint32_t slots) {
+  if (takers > 3) throw ConfigError("at most 3 blocks take for one that pushes, not " + std::to_string(takers));
+  if (batches * slots > 16) throw ConfigError("a FIFO holds 16 batches, not " + std::to_string(batches * slots));
+  return {timeout_s, max_blocks, small_bytes, small_threads, large_threads, large_blocks, takers, batches, slots};
 }
 
 }  // namespace
@@ -47,10 +49,10 @@ void bind_device(nb::module_& m) {
         new (self) DeviceGroup(make_device(kind, ordinal), rank, size, DeviceOptions{});
       }, nb::arg("kind"), nb::arg("ordinal"), nb::arg("rank"), nb::arg("size"))
       .def("set_options", [](DeviceGroup& g, double timeout_s, std::uint32_t max_blocks, std::uint64_t small_bytes, std::uint32_t small_threads,
-                             std::uint32_t large_threads, std::uint32_t large_blocks) {
-        g.set_options(options_of(timeout_s, max_blocks, small_bytes, small_threads, large_threads, large_blocks));
+                             std::uint32_t large_threads, std::uint32_t large_blocks, std::uint32_t takers, std::uint32_t batches, std::uint32_t slots) {
+        g.set_options(options_of(timeout_s, max_blocks, small_bytes, small_threads, large_threads, large_blocks, takers, batches, slots));
       }, nb::arg("timeout_s"), nb::arg("max_blocks"), nb::arg("small_bytes"), nb::arg("small_threads") = 0, nb::arg("large_threads") = 0,
-           nb::arg("large_blocks") = 0)
+           nb::arg("large_blocks") = 0, nb::arg("takers") = 0, nb::arg("batches") = 0, nb::arg("slots") = 0)
       .def("handle", [](DeviceGroup& g) { const std::string h = g.handle(); return nb::bytes(h.data(), h.size()); })
       .def("map", [](DeviceGroup& g, std::uint32_t peer, const nb::bytes& handle) { g.map(peer, std::string(handle.c_str(), handle.size())); },
            nb::arg("peer"), nb::arg("handle"))

@@ -15,14 +15,15 @@
 
 namespace hp::HP_VARIANT {
 
-constexpr u32 kUnroll = 8;                             // vectors of 16 bytes a lane and tile
-constexpr u32 kTileVectors = kUnroll * kLanes;
-constexpr u32 kTileBytes = kTileVectors * 16;
+constexpr u32 kUnroll = 8;                             // vectors of 16 bytes a lane and batch
+constexpr u32 kBatchVectors = kUnroll * kLanes;
+constexpr u32 kBatchBytes = kBatchVectors * 16;
+constexpr u32 kMaxTakers = 3;                          // for one block that pushes
+constexpr u32 kFifoBytes = 16 * kBatchBytes;           // slots * batches is at most 16
 constexpr bool kFold = HP_OP >= 0;
 constexpr u32 kRanksUnrolled = HP_SIZE <= 4 ? HP_SIZE : 1;
-constexpr u32 kSlots = 4;                              // of a FIFO
 constexpr u32 kSmallBlockBytes = 64 * 1024;            // lines of one block, source and parity
-constexpr u32 kBatch = HP_SIZE <= 2 ? 4 : HP_SIZE <= 4 ? 2 : 1;  // vectors that a lane folds at a time
+constexpr u32 kAtOnce = HP_SIZE <= 2 ? 4 : HP_SIZE <= 4 ? 2 : 1;  // vectors that a lane folds at a time
 
 HP_DEV char* at(u64 address) { return reinterpret_cast<char*>(address); }
 HP_DEV u64 vectors(u64 n) { return (n + kPerVector - 1) / kPerVector; }
@@ -182,27 +183,38 @@ HP_DEV void small(const HpExchange& x, const Place& here) {
 
 // ---- large ------------------------------------------------------------------------------------------------------
 
-struct Fifo {
-  u32 index, count;  // of all: blocks * warps that push
-  u32 warp;          // in the block
-};
+// Blocks come in teams: one that pushes, then x.takers that take. They are apart because loads that wait behind stores
+// to a peer in one multiprocessor slow both; they are neighbours so that any few blocks that run can finish. Each warp
+// that takes has FIFOs of its own, one for each source; warp w of the block that pushes serves warp w of its takers.
+HP_DEV u32 warps(const Place& here) { return here.threads / kLanes; }
+HP_DEV u32 fifo_of(const HpExchange& x, const Place& here, u32 taker) {
+  return (here.block / (x.takers + 1) * x.takers + taker) * warps(here) + here.thread / kLanes;
+}
+HP_DEV u64 tile_start(const HpExchange& x, const Place& here, u32 fifo, u32 k) {
+  const u64 fifos = u64(here.blocks / (x.takers + 1)) * x.takers * warps(here);
+  return (k * fifos + fifo) * x.batches * kBatchVectors;
+}
 
 HP_DEV u32* word(const HpExchange& x, u32 owner, u64 offset, u32 column, u32 fifo) {
   return reinterpret_cast<u32*>(at(x.scratch[owner]) + offset) + column * x.max_fifos + fifo;
 }
 
 HP_DEV char* slot(const HpExchange& x, u32 from, u32 to, u32 fifo, u32 count) {
-  return at(x.scratch[to]) + x.off_ring + ((u64(row(from, to)) * x.max_fifos + fifo) * kSlots + count % kSlots) * kTileBytes;
+  return at(x.scratch[to]) + x.off_ring + (u64(row(from, to)) * x.max_fifos + fifo) * kFifoBytes +
+         count % x.slots * x.batches * kBatchBytes;
 }
 
-// One lane looks, all learn.
+// One lane looks, all learn. Looking is relaxed, for an acquire costs the whole multiprocessor its first cache.
 HP_DEV bool wait_for(const HpExchange& x, u32* counter, u32 least, u32 peer, u32 lane, bool acquires, u32& seen) {
   u32 ok = 1;
   if (lane == 0) {
     Patience patience;
     for (;;) {
-      seen = acquires ? acquire(counter) : relaxed(counter);
-      if (i32(seen - least) >= 0) break;
+      seen = relaxed(counter);
+      if (i32(seen - least) >= 0) {
+        if (acquires) acquire(counter);
+        break;
+      }
       if (give_up(x, patience, peer)) {
         ok = 0;
         break;
@@ -212,79 +224,119 @@ HP_DEV bool wait_for(const HpExchange& x, u32* counter, u32 least, u32 peer, u32
   return all_learn(ok);
 }
 
-// Warps of this kind send: tile k of a FIFO goes to each peer in turn, as soon as a slot there is free.
-HP_DEV void push(const HpExchange& x, const Place& here, const Fifo& fifo) {
-  const u32 rank = x.rank, lane = here.lane, f = fifo.index;
-  u32 sent[HP_SIZE], free_until[HP_SIZE];
-#pragma unroll kRanksUnrolled
-  for (u32 d = 1; d < HP_SIZE; ++d) {
-    const u32 p = (rank + d) % HP_SIZE;
-    sent[d] = *word(x, rank, x.off_sent, p, f);
-    free_until[d] = from_first(relaxed(word(x, rank, x.off_credit, p, f)));
+// In place, a tile may be overwritten only after this rank has read it to send it: the one that pushes marks, in a word
+// of the FIFO, the call (12 bits) and how many tiles it has read (20 bits, all set at the end).
+constexpr u32 kAllRead = 0xFFFFF;
+
+HP_DEV bool wait_read(const HpExchange& x, u32 fifo, u32 call, u32 k, u32 lane) {
+  u32 ok = 1;
+  if (lane == 0) {
+    Patience patience;
+    const u32* mark = word(x, x.rank, x.off_read, 0, fifo);
+    for (;;) {
+      const u32 read = relaxed(mark);
+      if (read >> 20 == (call & 0xFFF) && (read & kAllRead) > k) break;
+      if (give_up(x, patience, x.rank)) {
+        ok = 0;
+        break;
+      }
+    }
   }
-  bool alive = true;
-  for (u32 k = 0; alive; ++k) {
-    const u64 base = (u64(k) * fifo.count + f) * kTileVectors;
-    bool any = false;
-    if (!kFold && base < vectors(x.own_n)) {
-      any = true;
-      if (x.own_from != x.own_to) {
-        Vec v[kUnroll];
-        load_tile(v, at(x.own_from), base, x.own_n, lane);
-        store_tile(v, at(x.own_to), base, x.own_n, lane);
-      }
+  return all_learn(ok);
+}
+
+HP_DEV void push_tile(const HpExchange& x, u32 d, u64 base, u64 n, u32 f, u32* sent, u32* credit, bool first, u32 lane, bool& alive) {
+  const u32 rank = x.rank, p = (rank + d) % HP_SIZE, count = *sent;
+  // The first waits until all of an earlier call is taken, whose tiles may have been of another size.
+  const u32 least = first ? count : count + 1 - x.slots;
+  char* to = slot(x, rank, p, f, count) + lane * 16;
+  for (u32 b = 0; b < x.batches; ++b, to += kBatchBytes) {
+    const u64 start = base + b * kBatchVectors;
+    if (start >= vectors(n)) break;
+    Vec v[kUnroll];
+    load_tile(v, at(x.send[p]), start, n, lane);
+    if (b == 0 && i32(from_first(*credit) - least) < 0) {
+      u32 seen = 0;
+      alive = wait_for(x, word(x, rank, x.off_credit, p, f), least, p, lane, false, seen);
+      if (lane == 0) *credit = seen;
+      if (!alive) return;
     }
-#pragma unroll kRanksUnrolled
-    for (u32 d = 1; d < HP_SIZE; ++d) {
-      const u32 p = (rank + d) % HP_SIZE;
-      const u64 n = x.send_n[p];
-      if (!alive || base >= vectors(n)) continue;
-      any = true;
-      Vec v[kUnroll];
-      load_tile(v, at(x.send[p]), base, n, lane);
-      if (i32(sent[d] - free_until[d]) >= i32(kSlots) &&
-          !wait_for(x, word(x, rank, x.off_credit, p, f), sent[d] - kSlots + 1, p, lane, false, free_until[d])) {
-        alive = false;
-        continue;
-      }
-      free_until[d] = from_first(free_until[d]);
-      char* to = slot(x, rank, p, f, sent[d]) + lane * 16;
 #pragma unroll
-      for (u32 u = 0; u < kUnroll; ++u) store_peer(to + u * kLanes * 16, v[u]);
-      sync_warp();
-      ++sent[d];
-      if (lane == 0) release(word(x, p, x.off_flag, rank, f), sent[d]);
+    for (u32 u = 0; u < kUnroll; ++u) store_peer(to + u * kLanes * 16, v[u]);
+  }
+  sync_warp();
+  if (lane == 0) {
+    release(word(x, p, x.off_flag, rank, f), count + 1);
+    *sent = count + 1;
+  }
+  sync_warp();
+}
+
+HP_DEV void push(const HpExchange& x, const Place& here) {
+  const u32 rank = x.rank, lane = here.lane, warp = here.thread / kLanes;
+  u32* sent = here.shared + warp * 2 * kMaxTakers * HP_SIZE;  // of this warp, by taker and distance
+  u32* credit = sent + kMaxTakers * HP_SIZE;
+  u32 call[kMaxTakers];
+  for (u32 j = 0; j < x.takers; ++j) {
+    const u32 f = fifo_of(x, here, j);
+    call[j] = *word(x, rank, x.off_push_calls, 0, f) + 1;
+    if (lane == 0)
+      for (u32 d = 1; d < HP_SIZE; ++d) {
+        const u32 p = (rank + d) % HP_SIZE;
+        sent[j * HP_SIZE + d] = *word(x, rank, x.off_sent, p, f);
+        credit[j * HP_SIZE + d] = relaxed(word(x, rank, x.off_credit, p, f));
+      }
+  }
+  sync_warp();
+  bool alive = true, any = true;
+  for (u32 k = 0; alive && any; ++k) {
+    any = false;
+    for (u32 j = 0; alive && j < x.takers; ++j) {
+      const u32 f = fifo_of(x, here, j);
+      const u64 base = tile_start(x, here, f, k);
+      bool some = false;
+      if (!kFold && base < vectors(x.own_n)) {
+        some = true;
+        for (u32 b = 0; x.own_from != x.own_to && b < x.batches; ++b) {
+          const u64 start = base + b * kBatchVectors;
+          if (start >= vectors(x.own_n)) break;
+          Vec v[kUnroll];
+          load_tile(v, at(x.own_from), start, x.own_n, lane);
+          store_tile(v, at(x.own_to), start, x.own_n, lane);
+        }
+      }
+#pragma unroll 1
+      for (u32 d = 1; alive && d < HP_SIZE; ++d) {
+        const u64 n = x.send_n[(rank + d) % HP_SIZE];
+        if (base >= vectors(n)) continue;
+        some = true;
+        push_tile(x, d, base, n, f, &sent[j * HP_SIZE + d], &credit[j * HP_SIZE + d], k == 0, lane, alive);
+      }
+      if (some && lane == 0) set(word(x, rank, x.off_read, 0, f), call[j] << 20 | (k + 1));
+      any = any || some;
     }
-    if (!any) break;
-    sync_warp();
-    if (lane == 0) here.mark_loaded(fifo.warp, k + 1);
   }
   if (lane != 0) return;
-  here.mark_loaded(fifo.warp, ~0u);
-#pragma unroll kRanksUnrolled
-  for (u32 d = 1; d < HP_SIZE; ++d) *word(x, rank, x.off_sent, (rank + d) % HP_SIZE, f) = sent[d];
+  for (u32 j = 0; j < x.takers; ++j) {
+    const u32 f = fifo_of(x, here, j);
+    set(word(x, rank, x.off_read, 0, f), call[j] << 20 | kAllRead);
+    *word(x, rank, x.off_push_calls, 0, f) = call[j];
+    for (u32 d = 1; d < HP_SIZE; ++d) *word(x, rank, x.off_sent, (rank + d) % HP_SIZE, f) = sent[j * HP_SIZE + d];
+  }
 }
 
-// In place, a tile may be overwritten only after this rank's own `push` has read it.
-HP_DEV bool wait_loaded(const HpExchange& x, const Place& here, const Fifo& fifo, u32 k) {
-  Patience patience;
-  while (here.loaded(fifo.warp) <= k)
-    if (give_up(x, patience, x.rank)) return false;
-  return true;
-}
-
-HP_DEV void fold_tile(const HpExchange& x, const Fifo& fifo, const u32 (&got)[HP_SIZE], u64 base, u32 lane) {
+HP_DEV void fold_batch(const HpExchange& x, u32 f, const u32 (&got)[HP_SIZE], u64 base, u32 batch, u32 lane) {
   const u32 rank = x.rank;
   const u64 n = x.own_n;
-  const bool plain = (base + kTileVectors) * kPerVector <= n && is_aligned(x.own_from | x.own_to);
+  const bool plain = (base + kBatchVectors) * kPerVector <= n && is_aligned(x.own_from | x.own_to);
 #pragma unroll
-  for (u32 b = 0; b < kUnroll; b += kBatch) {
-    Vec c[HP_SIZE][kBatch];
+  for (u32 b = 0; b < kUnroll; b += kAtOnce) {
+    Vec c[HP_SIZE][kAtOnce];
 #pragma unroll
     for (u32 r = 0; r < HP_SIZE; ++r) {
-      const char* from = r == rank ? nullptr : slot(x, r, rank, fifo.index, got[(r + HP_SIZE - rank) % HP_SIZE]);
+      const char* from = r == rank ? nullptr : slot(x, r, rank, f, got[(r + HP_SIZE - rank) % HP_SIZE]) + batch * kBatchBytes;
 #pragma unroll
-      for (u32 u = 0; u < kBatch; ++u) {
+      for (u32 u = 0; u < kAtOnce; ++u) {
         const u32 v = (b + u) * kLanes + lane;
         if (r != rank)
           c[r][u] = load_slot(from + v * 16);
@@ -295,7 +347,7 @@ HP_DEV void fold_tile(const HpExchange& x, const Fifo& fifo, const u32 (&got)[HP
       }
     }
 #pragma unroll
-    for (u32 u = 0; u < kBatch; ++u) {
+    for (u32 u = 0; u < kAtOnce; ++u) {
       Fold fold;
 #pragma unroll
       for (u32 r = 0; r < HP_SIZE; ++r) fold.add(c[r][u], r == 0);
@@ -308,28 +360,31 @@ HP_DEV void fold_tile(const HpExchange& x, const Fifo& fifo, const u32 (&got)[HP
   }
 }
 
-// Warps of this kind receive. The credit is given without a fence: its loads have come home, as their values were used.
-HP_DEV void take(const HpExchange& x, const Place& here, const Fifo& fifo) {
-  const u32 rank = x.rank, lane = here.lane, f = fifo.index;
+// The credit is given without a fence: its loads have come home, as their values were used.
+HP_DEV void take(const HpExchange& x, const Place& here, u32 taker) {
+  const u32 rank = x.rank, lane = here.lane, f = fifo_of(x, here, taker);
   u32 got[HP_SIZE], ignored = 0;
-#pragma unroll kRanksUnrolled
+#pragma unroll
   for (u32 d = 1; d < HP_SIZE; ++d) got[d] = *word(x, rank, x.off_got, (rank + d) % HP_SIZE, f);
-  bool alive = true;
-  for (u32 k = 0; alive; ++k) {
-    const u64 base = (u64(k) * fifo.count + f) * kTileVectors;
-    bool any = false;
+  const u32 call = *word(x, rank, x.off_take_calls, 0, f) + 1;
+  bool alive = true, any = true;
+  for (u32 k = 0; alive && any; ++k) {
+    const u64 base = tile_start(x, here, f, k);
+    any = false;
     if constexpr (kFold) {
       if (base >= vectors(x.own_n)) break;
       any = true;
-#pragma unroll kRanksUnrolled
+#pragma unroll
       for (u32 d = 1; d < HP_SIZE; ++d) {
         const u32 r = (rank + d) % HP_SIZE;
         alive = alive && wait_for(x, word(x, rank, x.off_flag, r, f), got[d] + 1, r, lane, true, ignored);
       }
-      if (!alive || !wait_loaded(x, here, fifo, k)) break;
-      fold_tile(x, fifo, got, base, lane);
+      if (alive && x.in_place) alive = wait_read(x, f, call, k, lane);
+      if (!alive) break;
+      for (u32 b = 0; b < x.batches && base + b * kBatchVectors < vectors(x.own_n); ++b)
+        fold_batch(x, f, got, base + b * kBatchVectors, b, lane);
       sync_warp();
-#pragma unroll kRanksUnrolled
+#pragma unroll
       for (u32 d = 1; d < HP_SIZE; ++d) {
         ++got[d];
         if (lane == 0) set(word(x, (rank + d) % HP_SIZE, x.off_credit, rank, f), got[d]);
@@ -346,35 +401,33 @@ HP_DEV void take(const HpExchange& x, const Place& here, const Fifo& fifo) {
           continue;
         }
         const char* from = slot(x, r, rank, f, got[d]) + lane * 16;
-        Vec v[kUnroll];
+        for (u32 b = 0; b < x.batches && base + b * kBatchVectors < vectors(n); ++b, from += kBatchBytes) {
+          Vec v[kUnroll];
 #pragma unroll
-        for (u32 u = 0; u < kUnroll; ++u) v[u] = load_slot(from + u * kLanes * 16);
-        store_tile(v, at(x.recv[r]), base, n, lane);
+          for (u32 u = 0; u < kUnroll; ++u) v[u] = load_slot(from + u * kLanes * 16);
+          store_tile(v, at(x.recv[r]), base + b * kBatchVectors, n, lane);
+        }
         sync_warp();
         ++got[d];
         if (lane == 0) set(word(x, r, x.off_credit, rank, f), got[d]);
       }
     }
-    if (!any) break;
   }
   if (lane != 0) return;
-#pragma unroll kRanksUnrolled
+  *word(x, rank, x.off_take_calls, 0, f) = call;
+#pragma unroll
   for (u32 d = 1; d < HP_SIZE; ++d) *word(x, rank, x.off_got, (rank + d) % HP_SIZE, f) = got[d];
 }
 
-// Warps of a block: the first half push, the second half take; warp w of each serves FIFO `block * half + w`.
 HP_DEV void large(const HpExchange& x, const Place& here) {
-  const u32 half = here.threads / kLanes / 2, warp = here.thread / kLanes;
-  if (here.thread < half) here.mark_loaded(here.thread, 0);
-  here.meet();
-  const Fifo fifo = {here.block * half + warp % half, here.blocks * half, warp % half};
   const bool speaks = here.block == 0 && here.thread < HP_SIZE && here.thread != x.rank && (x.peers >> here.thread & 1);
   u32 head = 0;
   if (speaks) head = send_head(x, here.thread);
-  if (warp < half)
-    push(x, here, fifo);
+  const u32 part = here.block % (x.takers + 1);
+  if (part == 0)
+    push(x, here);
   else
-    take(x, here, fifo);
+    take(x, here, part - 1);
   if (speaks) check_head(x, here.thread, head);
 }
 
@@ -385,7 +438,7 @@ extern "C" __global__ void __launch_bounds__(512) hp_small(const __grid_constant
   hp::HP_VARIANT::small(x, hp::Place::make(nullptr));
 }
 extern "C" __global__ void __launch_bounds__(1024, 1) hp_large(const __grid_constant__ HpExchange x) {
-  __shared__ unsigned loaded[16];
-  hp::HP_VARIANT::large(x, hp::Place::make(loaded));
+  __shared__ unsigned counters[32 * 2 * hp::HP_VARIANT::kMaxTakers * HP_SIZE];
+  hp::HP_VARIANT::large(x, hp::Place::make(counters));
 }
 #endif

@@ -27,14 +27,12 @@ constexpr u32 kSpinsBetweenLooks = 256;
 // Where a thread stands.
 struct Place {
   u32 block, blocks, thread, threads, lane;
-  volatile u32* shared;  // of the block: for each FIFO, the tiles that were read
+  u32* shared;  // of the block
 
-  HP_DEV Place make(volatile u32* shared) {
+  HP_DEV Place make(u32* shared) {
     return {blockIdx.x, gridDim.x, threadIdx.x, blockDim.x, threadIdx.x % kLanes, shared};
   }
   HP_MEMBER void meet() const { __syncthreads(); }
-  HP_MEMBER void mark_loaded(u32 warp, u32 tiles) const { shared[warp] = tiles; }
-  HP_MEMBER u32 loaded(u32 warp) const { return shared[warp]; }
 };
 
 HP_DEV void breathe() {}

@@ -2,7 +2,6 @@
 // The exchange kernels' words for the host: a warp has one lane and is a thread, memory is ordinary memory. It serves
 // the tests of the protocols where there is no GPU; float16 and float8 are left to the device.
 #pragma once
-#include <atomic>
 #include <barrier>
 #include <chrono>
 #include <thread>
@@ -33,12 +32,10 @@ constexpr u32 kSpinsBetweenLooks = 16;
 
 struct Place {
   u32 block, blocks, thread, threads, lane;
-  std::atomic<u32>* shared;
+  u32* shared;
   std::barrier<>* meeting;
 
   void meet() const { meeting->arrive_and_wait(); }
-  void mark_loaded(u32 warp, u32 tiles) const { shared[warp].store(tiles, std::memory_order_release); }
-  u32 loaded(u32 warp) const { return shared[warp].load(std::memory_order_acquire); }
 };
 
 HP_DEV void breathe() { std::this_thread::yield(); }

@@ -23,7 +23,11 @@ struct HpReport {
 
 // One launch. Counts are elements (fold) or bytes (copy); peers: a bit for each other rank that takes part.
 struct HpExchange {
-  unsigned rank, peers, rounds, spare;
+  unsigned rank, peers;
+  unsigned rounds;         // small: vectors a thread
+  unsigned batches, slots;  // large: batches of 4 KiB in a tile, tiles in a FIFO
+  unsigned takers;          // large: blocks that take for each that pushes
+  unsigned in_place;        // the fold writes where it, or the sender, reads
   unsigned long long send[HP_MAX_RANKS], send_n[HP_MAX_RANKS];
   unsigned long long recv[HP_MAX_RANKS], recv_n[HP_MAX_RANKS];  // copy: where it goes; fold: only how much
   unsigned long long own_from, own_to, own_n;
@@ -33,5 +37,6 @@ struct HpExchange {
   // Layout of the scratch, the same on all ranks (device_group.hpp computes it).
   unsigned long long off_head, off_credit, off_flag, off_small, off_ring;      // written by peers
   unsigned long long off_dead, off_head_seq, off_small_seq, off_sent, off_got;  // counters of this rank
+  unsigned long long off_read, off_push_calls, off_take_calls;
   unsigned max_fifos, max_blocks;
 };

@@ -10,7 +10,7 @@ namespace hccl_py {
 namespace {
 
 // As in kernels/exchange.hpp.
-constexpr std::uint64_t kTileBytes = 4096, kSlots = 4, kSmallBlockBytes = 64 * 1024, kWarps = 16;
+constexpr std::uint64_t kBatchBytes = 4096, kFifoBytes = 16 * kBatchBytes, kSmallBlockBytes = 64 * 1024, kWarps = 32;
 constexpr std::uint64_t kLanes = 32;
 // Beyond two ranks, larger all-reduces are a reduce-scatter and an all-gather: fewer bytes, one launch more.
 constexpr std::uint64_t kOneShotBytes = 512 * 1024;
@@ -51,7 +51,7 @@ DeviceGroup::DeviceGroup(std::unique_ptr<Device> device, std::uint32_t rank, std
   HpExchange& x = layout_;
   x.rank = rank;
   x.max_blocks = blocks_limit_;
-  x.max_fifos = blocks_limit_ * kWarps;
+  x.max_fifos = blocks_limit_ * kWarps * 3 / 4;  // of a team of four, three take
   std::uint64_t end = 0;
   const auto place = [&](std::uint64_t num_bytes) {
     const std::uint64_t start = end;
@@ -67,8 +67,11 @@ DeviceGroup::DeviceGroup(std::unique_ptr<Device> device, std::uint32_t rank, std
   x.off_small_seq = place(x.max_blocks * 4);
   x.off_sent = place(words_bytes);
   x.off_got = place(words_bytes);
+  x.off_read = place(words_bytes / HP_MAX_RANKS);
+  x.off_push_calls = place(words_bytes / HP_MAX_RANKS);
+  x.off_take_calls = place(words_bytes / HP_MAX_RANKS);
   x.off_small = place(2ull * (size - 1) * x.max_blocks * kSmallBlockBytes);
-  x.off_ring = place(std::uint64_t{size - 1} * x.max_fifos * kSlots * kTileBytes);
+  x.off_ring = place(std::uint64_t{size - 1} * x.max_fifos * kFifoBytes);
   scratch_bytes_ = end;
   x.scratch[rank] = device_->allocate(scratch_bytes_);
   report_ = static_cast<HpReport*>(device_->allocate_host(sizeof(HpReport), x.report));
@@ -179,12 +182,19 @@ void DeviceGroup::launch_exchange(const Kernels& kernels, HpExchange& x, std::ui
     }
     kernel = kernels.small;
   } else {
-    const std::uint64_t tiles = std::max<std::uint64_t>(1, up(largest_bytes, kTileBytes));
+    const std::uint64_t tiles = std::max<std::uint64_t>(1, up(largest_bytes, kBatchBytes));
+    const std::uint64_t limit = std::max<std::uint64_t>(2, options_.large_blocks ? std::min<std::uint64_t>(options_.large_blocks, budget) : budget);
+    x.takers = static_cast<unsigned>(std::min<std::uint64_t>(options_.takers ? options_.takers : 1, limit - 1));
+    const std::uint64_t teams_limit = limit / (x.takers + 1);
     threads = options_.large_threads ? options_.large_threads : 1024;
-    const std::uint64_t limit = options_.large_blocks ? std::min<std::uint64_t>(options_.large_blocks, budget) : budget;
     if (!full && !options_.large_threads)
-      while (threads > 128 && tiles * 2 * kLanes < limit * threads) threads /= 2;  // rather many blocks than many warps
-    blocks = full ? limit : std::min(up(tiles * 2 * kLanes, threads), limit);
+      while (threads > 128 && tiles * kLanes * 2 <= teams_limit * x.takers * threads) threads /= 2;  // rather blocks than warps
+    const std::uint64_t team_fifos = x.takers * threads / kLanes;
+    const std::uint64_t teams = full ? teams_limit : std::min(up(tiles, team_fifos), teams_limit);
+    blocks = teams * (x.takers + 1);
+    const std::uint64_t each = tiles / (teams * team_fifos);  // batches for each FIFO
+    x.batches = options_.batches ? options_.batches : full ? 2 : each >= 16 ? 2 : 1;
+    x.slots = options_.slots ? options_.slots : 16 / x.batches;
     kernel = kernels.large;
   }
   if (!device_->launch(kernel, static_cast<std::uint32_t>(blocks), static_cast<std::uint32_t>(threads), x, stream))
@@ -247,6 +257,8 @@ std::uint64_t DeviceGroup::run(const DeviceCall& c, Device::Stream stream) {
         throw ConfigError("this collective is not for devices");
     }
   }
+  const auto end = [](std::uint64_t start, std::uint64_t n) { return start + n; };
+  x.in_place = fold && c.input < end(c.output, bytes) && c.output < end(c.input, bytes);
   enter(stream);
   launch_exchange(*kernels, x, wire_bytes, true, false, stream);
   return 0;

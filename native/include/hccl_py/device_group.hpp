@@ -22,6 +22,8 @@ struct DeviceOptions {
   std::uint32_t small_threads = 0;          // 0: by size
   std::uint32_t large_threads = 0;
   std::uint32_t large_blocks = 0;
+  std::uint32_t takers = 0;                 // blocks that take for each that pushes, 1 to 3
+  std::uint32_t batches = 0, slots = 0;     // batches * slots is at most 16
 };
 
 struct DeviceCall {

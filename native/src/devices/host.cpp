@@ -92,20 +92,21 @@ class HostDevice final : public Device {
 
   bool launch(Kernel kernel, std::uint32_t blocks, std::uint32_t threads, HpExchange& exchange, Stream) noexcept override {
     const Body body = reinterpret_cast<Body>(kernel);
-    constexpr std::uint32_t kThreads = 4;  // two FIFOs a block, whatever a GPU would have
-    constexpr std::uint32_t kBlocks = 2;
+    constexpr std::uint32_t kThreads = 4;  // whatever a GPU would have
+    const std::uint32_t most = exchange.rounds ? 2 : exchange.takers + 1;
     const bool small = exchange.rounds != 0;
     const std::uint32_t vectors = exchange.rounds * blocks * threads;
-    blocks = std::min(blocks, kBlocks);
+    blocks = std::min(blocks, most);
     if (small) exchange.rounds = (vectors + blocks * kThreads - 1) / (blocks * kThreads);
     std::vector<std::unique_ptr<std::barrier<>>> meetings;
-    std::vector<std::atomic<unsigned>> shared(blocks * kThreads);
+    constexpr std::uint32_t kSharedWords = 1024;
+    std::vector<unsigned> shared(blocks * kSharedWords);
     std::vector<std::thread> team;
     for (std::uint32_t b = 0; b < blocks; ++b) {
       meetings.push_back(std::make_unique<std::barrier<>>(kThreads));
       for (std::uint32_t t = 0; t < kThreads; ++t)
         team.emplace_back([&, b, t, meeting = meetings[b].get()] {
-          body(exchange, hp::Place{b, blocks, t, kThreads, 0, &shared[b * kThreads], meeting});
+          body(exchange, hp::Place{b, blocks, t, kThreads, 0, &shared[b * kSharedWords], meeting});
         });
     }
     for (std::thread& thread : team) thread.join();
