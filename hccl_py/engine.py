@@ -157,6 +157,16 @@ class Engine:
             reason = "; ".join(found) or "they see different clusters"
             raise ConfigError(f"ranks {self.rank} and {rank} have different {what}: {reason}")
 
+    @property
+    def env(self) -> Env:
+        """The settings."""
+        return self._env
+
+    @property
+    def timeout_s(self) -> float:
+        """Of each operation."""
+        return self._timeout_s
+
     # Collectives
 
     def run(

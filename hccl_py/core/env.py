@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 from hccl_py.core.errors import ConfigError
@@ -188,6 +189,21 @@ class Env:
         "0 to 1000000",
         "Polls before a waiting rank yields; unset: 1000 with a core for each rank of the host, else 0.",
     )
+    gpu_sms: int | None = _setting(
+        None,
+        _integer(2, 128),
+        "2 to 128",
+        "Multiprocessors that a collective on a GPU may use; unset: 64. Fewer leave more to a backward pass.",
+    )
+    gpu_wire: str = _setting(
+        "same",
+        _one_of("same", "bf16"),
+        "same or bf16",
+        "Type in which sums and averages of float32 travel between GPUs in all_reduce; they add up in float32.",
+    )
+    cache: str | None = _setting(
+        None, _text, "path of a folder", "Where compiled GPU kernels are kept; unset: ~/.cache/hccl_py."
+    )
     log_level: str = _setting(
         "warning",
         _one_of("debug", "info", "warning", "error"),
@@ -222,6 +238,10 @@ class Env:
         """Return the algorithm forced for ``collective``, or None if the selector is free."""
         forced = dict(self.algorithm)
         return forced.get(collective.name.lower(), forced.get("*"))
+
+    def cache_folder(self) -> Path:
+        """Where compiled kernels are kept."""
+        return Path(self.cache).expanduser() if self.cache else Path("~/.cache/hccl_py").expanduser()
 
     def table(self, environ: Mapping[str, str] | None = None) -> list[Setting]:
         """Return all settings in order, each with its value and origin (``environ`` None: this process's)."""

@@ -11,7 +11,7 @@ from hccl_py.core.types import Collective, DType, ReduceOp
 from hccl_py.gpu.compiler import Compiler, variant
 
 DEFAULT_SMS = 64
-SMALL_BYTES = 512 * 1024
+SMALL_BYTES = 1024 * 1024
 
 
 class DeviceRanks:
@@ -54,7 +54,7 @@ class DeviceRanks:
             if peer != rank:
                 self._native.map(peer, handle)
         self._close = weakref.finalize(self, self._native.close)
-        self._run = self._native.run
+        self.launch = self._native.run  # the arguments of run as plain numbers; 0, or kernels are missing
 
     def tune(
         self,
@@ -93,7 +93,7 @@ class DeviceRanks:
             DesyncError, CollectiveTimeoutError, PeerLostError, BrokenGroupError: an earlier call went wrong.
         """
         carried = dtype if wire is None else wire
-        while missing := self._run(collective, op, dtype, carried, root, in_ptr, out_ptr, count, stream):
+        while missing := self.launch(collective, op, dtype, carried, root, in_ptr, out_ptr, count, stream):
             self._load(missing - 1)
 
     def run_parts(
@@ -110,8 +110,8 @@ class DeviceRanks:
         Args:
             message: only ranks with an address take part (point to point).
         """
-        parts = [list(numbers) for numbers in (send, send_bytes, recv, recv_bytes)]
-        while missing := self._native.run_parts(*parts, message, stream):
+        s, sb, r, rb = list(send), list(send_bytes), list(recv), list(recv_bytes)
+        while missing := self._native.run_parts(s, sb, r, rb, message, stream):
             self._load(missing - 1)
 
     def _load(self, key: int) -> None:

@@ -47,11 +47,11 @@ def create(backend_options: Any, options: Options | None) -> HcclProcessGroup:
     bootstrap = StoreBootstrap(backend_options.store, backend_options.group_rank, backend_options.group_size, timeout_s)
     options = options or Options()
     engine = Engine(bootstrap, env=options.env, timeout_s=timeout_s)
-    return HcclProcessGroup(engine, backend_options.store, blocking=options.blocking)
+    return HcclProcessGroup(engine, backend_options.store, blocking=options.blocking, exchange=bootstrap.allgather)
 
 
 def register() -> None:
     """Make the backend and its rendezvous known to torch. Done once, by ``import hccl_py.torch``."""
-    dist.Backend.register_backend(BACKEND, create, extended_api=True, devices=["cpu"])
+    dist.Backend.register_backend(BACKEND, create, extended_api=True, devices=["cpu", "cuda"])
     register_rendezvous()
     skip_frames(GroupBase, HcclProcessGroup, *WORK_CLASSES)

@@ -5,29 +5,44 @@ Torch sees a subclass of its own ProcessGroup and uses it as the group itself: n
 
 from __future__ import annotations
 
+import logging
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch._C._distributed_c10d import ProcessGroup, Store
 
-from hccl_py.core.errors import BrokenGroupError, ConfigError
+from hccl_py.core.errors import BrokenGroupError, ConfigError, TransportUnavailableError
+from hccl_py.core.types import Collective
 from hccl_py.engine import Engine
+from hccl_py.torch import tensors as memory
 from hccl_py.torch.completer import Completer
+from hccl_py.torch.device import DeviceGroupOfTensors, device_of
 from hccl_py.torch.requests import Request
+from hccl_py.torch.staging import Staging
 from hccl_py.torch.work import HcclWork, WorkGroup, to_seconds
 
 _GROUPS_OWN = timedelta(milliseconds=-1)  # what options say if the user set no timeout
+Message = tuple[Tensor, int]  # and the peer
+_log = logging.getLogger("hccl_py")
 _JOIN_S = 10.0  # for threads that only have to notice that the engine has stopped
 
 
 class GroupBase(ProcessGroup):
     """The part of :class:`~hccl_py.torch.process_group.HcclProcessGroup` that all its calls stand on."""
 
-    def __init__(self, engine: Engine, store: Store | None = None, *, blocking: bool = False) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        store: Store | None = None,
+        *,
+        blocking: bool = False,
+        exchange: Callable[[bytes], list[bytes]] | None = None,
+    ) -> None:
         super().__init__(engine.rank, engine.size)  # type: ignore[call-arg]  # the form that subclasses may use
         self._engine = engine
         self._rank = engine.rank
@@ -38,6 +53,10 @@ class GroupBase(ProcessGroup):
         self._group_desc = "undefined"
         self._sequence = 0
         self._coalescing: list[HcclWork] | None = None
+        self._exchange = exchange
+        self._device: DeviceGroupOfTensors | None = None  # what serves CUDA tensors, from the first on
+        self._staging: Staging | None = None
+        self._messages: tuple[list[Message], list[Message]] | None = None
         self._completer = Completer(f"hccl_py-futures-{engine.rank}")
         # runs once: at shutdown, when the group is collected, or when the interpreter exits
         self._close = weakref.finalize(self, _close, engine, self._completer, os.getpid())
@@ -86,7 +105,7 @@ class GroupBase(ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        return [torch.device("cpu")]
+        return [torch.device("cpu"), torch.device("cuda")] if self._exchange else [torch.device("cpu")]
 
     def _get_backend(self, device: torch.device) -> Any:
         return self
@@ -98,8 +117,8 @@ class GroupBase(ProcessGroup):
 
     @property
     def supports_coalescing(self) -> bool:
-        """False: a batch of sends and receives comes as single calls."""
-        return False
+        """True where there are GPUs: a batch of messages between them must be one launch."""
+        return self._exchange is not None and torch.cuda.is_available()
 
     @property
     def supports_time_estimate(self) -> bool:
@@ -116,9 +135,13 @@ class GroupBase(ProcessGroup):
 
     def _start_coalescing(self, device: torch.device | None = None) -> None:
         self._coalescing = []
+        self._messages = ([], [])
 
     def _end_coalescing(self, device: torch.device | None = None) -> WorkGroup:
         works, self._coalescing = self._coalescing or [], None
+        messages, self._messages = self._messages, None
+        if messages is not None and (messages[0] or messages[1]):
+            works.append(self._move(*messages))
         return WorkGroup(works, self._completer)
 
     start_coalescing = _start_coalescing
@@ -128,12 +151,16 @@ class GroupBase(ProcessGroup):
 
     def shutdown(self) -> None:
         """Stop the engine and the threads of this group; what is still under way fails. Idempotent."""
+        self._leave_device()
         self._close()
 
     def abort(self) -> None:
         """Make everything that is under way fail now, here and on the other ranks, then :meth:`shutdown`."""
         if self._close.alive:
             self._engine.abort("the process group was aborted")
+        if self._device is not None:
+            self._device.ranks.abort("the process group was aborted")
+        self._leave_device()
         self._close()
 
     # Inside.
@@ -146,6 +173,10 @@ class GroupBase(ProcessGroup):
                 "group with hccl_py.torch.Options(blocking=True)"
             )
         engine = self._open()
+        if request.keep and request.keep[0].is_cuda:
+            return self._issue_on_device(request, opts)
+        if request.collective is Collective.BARRIER and self._device is not None:
+            torch.cuda.current_stream(self._device.device).synchronize()
         if timeout is None and opts is not None:
             timeout = getattr(opts, "timeout", None)
         timeout_s = None if timeout is None or timeout == _GROUPS_OWN else to_seconds(timeout)
@@ -158,6 +189,75 @@ class GroupBase(ProcessGroup):
         if blocking and timeout_s is not None:
             work.wait(timedelta(seconds=timeout_s))
         return self._track(work)
+
+    # CUDA tensors.
+
+    def _issue_on_device(self, request: Request, opts: Any) -> HcclWork:
+        device = device_of(request.keep, request.collective.name.lower())
+        assert device is not None
+        self._sequence += 1
+        served = self._device or self._staging or self._meet(device)
+        if served.device != device:
+            raise ConfigError(f"tensors on {device}, but this rank of the group began on {served.device}")
+        asynchronous = self._coalescing is not None or (not self._blocking and getattr(opts, "asyncOp", True))
+        if isinstance(served, Staging):
+            served.run(request)
+            return self._track(HcclWork(None, request.result, self._completer))
+        return self._track(served.issue(request, asynchronous))  # type: ignore[arg-type]  # a work all the same
+
+    def _meet(self, device: torch.device) -> DeviceGroupOfTensors | Staging:
+        """Connect the ranks' GPUs. All ranks come here with their first call."""
+        if self._exchange is None or self._size == 1:
+            self._staging = Staging(self._engine, device)
+            return self._staging
+        engine = self._engine
+        try:
+            self._device = DeviceGroupOfTensors(
+                self._rank, self._size, device, self._exchange, engine.env, engine.timeout_s
+            )
+            return self._device
+        except TransportUnavailableError as error:
+            _log.info("GPU tensors go through host memory: %s", error)
+            self._staging = Staging(engine, device)
+            return self._staging
+
+    def _message(self, tensor: Tensor, peer: int, call: str, outgoing: bool) -> HcclWork:
+        """A send or a receive between GPUs; within a batch, all go at its end."""
+        memory.check(tensor, call)
+        if not memory.is_plain(tensor):
+            raise ConfigError(f"{call}: a tensor on a GPU must be contiguous to be a message; use .contiguous()")
+        messages = ([], []) if self._messages is None else self._messages
+        messages[0 if outgoing else 1].append((tensor, peer))
+        if self._messages is not None:
+            return HcclWork(None, [tensor], self._completer)
+        return self._move(*messages)
+
+    def _move(self, sends: list[Message], recvs: list[Message]) -> HcclWork:
+        device = device_of([tensor for tensor, _ in (*sends, *recvs)], "send or recv")
+        assert device is not None
+        served = self._device or self._staging or self._meet(device)
+        if isinstance(served, DeviceGroupOfTensors):
+            return served.messages(sends, recvs)  # type: ignore[return-value]  # a work all the same
+        torch.cuda.current_stream(device).synchronize()
+        homes = [torch.empty_like(tensor, device="cpu") for tensor, _ in recvs]
+        outgoing = [tensor.cpu() for tensor, _ in sends]
+        works = [
+            self._engine.start_send(home.data_ptr(), home.numel() * home.element_size(), peer, 0, keep=home)
+            for home, (_, peer) in zip(outgoing, sends, strict=True)
+        ] + [
+            self._engine.start_recv(home.data_ptr(), home.numel() * home.element_size(), peer, 0, keep=home)
+            for home, (_, peer) in zip(homes, recvs, strict=True)
+        ]
+        for work in works:
+            work.wait()
+        for home, (tensor, _) in zip(homes, recvs, strict=True):
+            tensor.copy_(home)
+        return HcclWork(None, [tensor for tensor, _ in recvs], self._completer)
+
+    def _leave_device(self) -> None:
+        device, self._device = self._device, None
+        if device is not None:
+            device.close()
 
     def _issue_all(self, calls: Sequence[Request], opts: Any, timeout: timedelta | None = None) -> WorkGroup:
         return WorkGroup([self._issue(request, opts, timeout) for request in calls], self._completer)

@@ -40,7 +40,14 @@ class HcclProcessGroup(GroupBase):
         self, tensors: Sequence[Tensor] | Tensor, opts: Any = None, timeout: timedelta | None = None, *, op: Any = None
     ) -> HcclWork:
         """Reduce one tensor over all ranks, in place. ``opts`` may be the operator itself."""
-        request = reductions.all_reduce(_one(tensors, "all_reduce"), _operator(opts, op))
+        tensor = _one(tensors, "all_reduce")
+        device = self._device
+        if device is not None and tensor.is_cuda and self._coalescing is None and not getattr(opts, "asyncOp", True):
+            work = device.quick_all_reduce(tensor, _operator(opts, op))
+            if work is not None:
+                self._sequence += 1
+                return work  # type: ignore[return-value]  # a work all the same
+        request = reductions.all_reduce(tensor, _operator(opts, op))
         return self._issue(request, opts, timeout)
 
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> WorkGroup:
@@ -207,6 +214,8 @@ class HcclProcessGroup(GroupBase):
         """Send one tensor to rank ``dst``."""
         tensor = _one(tensors, "send")
         self._check_peer(dst, "send")
+        if tensor.is_cuda:
+            return self._message(tensor, dst, "send", True)
         memory.check(tensor, "send")
         home = memory.readable(tensor)
         handle = self._open().start_send(home.data_ptr(), _nbytes(home), dst, tag, keep=(home, tensor))
@@ -215,7 +224,10 @@ class HcclProcessGroup(GroupBase):
     def recv(self, tensors: Sequence[Tensor] | Tensor, src: int, tag: int = 0) -> HcclWork:
         """Receive one tensor from rank ``src``."""
         self._check_peer(src, "recv")
-        return self._receive(_one(tensors, "recv"), src, tag)
+        tensor = _one(tensors, "recv")
+        if tensor.is_cuda:
+            return self._message(tensor, src, "recv", False)
+        return self._receive(tensor, src, tag)
 
     def recv_anysource(self, tensors: Sequence[Tensor] | Tensor, tag: int = 0) -> HcclWork:
         """Receive one tensor from whoever sends it; the work knows who did."""
@@ -224,6 +236,8 @@ class HcclProcessGroup(GroupBase):
     recvAnysource = recv_anysource
 
     def _receive(self, tensor: Tensor, src: int, tag: int) -> HcclWork:
+        if tensor.is_cuda:
+            raise ConfigError("recv: a tensor on a GPU needs the rank that sends; recv from anybody is for CPU tensors")
         memory.check(tensor, "recv")
         home, copies = memory.writable(tensor, "recv")
         handle = self._open().start_recv(home.data_ptr(), _nbytes(home), src, tag, keep=(home, tensor))

@@ -23,12 +23,14 @@ def check(tensor: Tensor, call: str) -> None:
         call: name of the collective, for the message.
 
     Raises:
-        ConfigError: for tensors that are not strided, not in host memory, or have no memory.
+        ConfigError: for tensors that are not strided, not in host or GPU memory, or have no memory.
     """
     if tensor.layout is not torch.strided:
         raise ConfigError(f"{call}: {tensor.layout} tensors are not supported; convert with .to_dense() first")
-    if not tensor.is_cpu:
-        raise ConfigError(f"{call}: the tensor is on {tensor.device}, and hccl_py serves CPU tensors; use .cpu() first")
+    if not (tensor.is_cpu or tensor.is_cuda):
+        raise ConfigError(
+            f"{call}: the tensor is on {tensor.device}, and hccl_py serves CPU and CUDA tensors; use .cpu() first"
+        )
     if tensor.numel() and not tensor.data_ptr():
         raise ConfigError(f"{call}: {type(tensor).__name__} has no memory of its own; pass the tensor that it wraps")
 
@@ -55,7 +57,7 @@ def writable(tensor: Tensor, call: str) -> tuple[Tensor, tuple[Copy, ...]]:
     if is_plain(tensor):
         return tensor, ()
     refuse_overlap(tensor, call)
-    staging = torch.empty(tensor.shape, dtype=tensor.dtype)
+    staging = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
     return staging, ((tensor, staging),)
 
 
@@ -132,7 +134,8 @@ def copy_home(copies: Sequence[Copy]) -> None:
 
 def _split_like(tensors: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
     """New memory for all of ``tensors`` back to back, whole and in views of their shapes."""
-    whole = torch.empty(sum(tensor.numel() for tensor in tensors), dtype=tensors[0].dtype)
+    total, like = sum(tensor.numel() for tensor in tensors), tensors[0]
+    whole = torch.empty(total, dtype=like.dtype, device=like.device)
     parts: list[Tensor] = []
     start = 0
     for tensor in tensors:

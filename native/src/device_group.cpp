@@ -184,7 +184,9 @@ void DeviceGroup::launch_exchange(const Kernels& kernels, HpExchange& x, std::ui
   } else {
     const std::uint64_t tiles = std::max<std::uint64_t>(1, up(largest_bytes, kBatchBytes));
     const std::uint64_t limit = std::max<std::uint64_t>(2, options_.large_blocks ? std::min<std::uint64_t>(options_.large_blocks, budget) : budget);
-    x.takers = static_cast<unsigned>(std::min<std::uint64_t>(options_.takers ? options_.takers : 1, limit - 1));
+    // With some 48 blocks, two that take for one that pushes are as fast as half and half are with 64.
+    const std::uint64_t takers = options_.takers ? options_.takers : limit >= 40 && limit < 60 ? 2 : 1;
+    x.takers = static_cast<unsigned>(std::min(takers, limit - 1));
     const std::uint64_t teams_limit = limit / (x.takers + 1);
     threads = options_.large_threads ? options_.large_threads : 1024;
     if (!full && !options_.large_threads)

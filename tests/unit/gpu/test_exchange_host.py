@@ -64,9 +64,7 @@ def test_all_reduce_sums_in_rank_order(small_bytes: int, count: int, in_place: b
         for turn in range(4):  # both parities, counters that go on
             source = data(ranks.rank + 10 * turn, count)
             out = source if in_place else np.full_like(source, np.nan)
-            ranks.run(
-                Collective.ALL_REDUCE, ReduceOp.SUM, F32, 0, source.ctypes.data, out.ctypes.data, count, 0
-            )
+            ranks.run(Collective.ALL_REDUCE, ReduceOp.SUM, F32, 0, source.ctypes.data, out.ctypes.data, count, 0)
             results.append(out)
         return results
 
@@ -110,7 +108,15 @@ def test_cast_to_the_wire_gives_all_ranks_the_same_bits() -> None:
             ranks.tune(small_bytes=small_bytes)
             source, out = data(ranks.rank, count), np.full(count, np.nan, np.float32)
             ranks.run(
-                Collective.ALL_REDUCE, ReduceOp.SUM, F32, 0, source.ctypes.data, out.ctypes.data, count, 0, DType.BFLOAT16
+                Collective.ALL_REDUCE,
+                ReduceOp.SUM,
+                F32,
+                0,
+                source.ctypes.data,
+                out.ctypes.data,
+                count,
+                0,
+                DType.BFLOAT16,
             )
             outs.append(out)
         return outs

@@ -1,0 +1,298 @@
+"""Requests on CUDA tensors: launched on a stream, in the order of that stream; no thread of the host waits.
+
+The first call with a CUDA tensor connects the ranks' GPUs; it must be a collective of the group, or a message in a
+group of two. Ranks whose GPUs reach each other's memory use the kernels of :mod:`hccl_py.gpu`; others go through host
+memory and the engine (:mod:`hccl_py.torch.staging`).
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C._distributed_c10d import Work as TorchWork
+from torch.futures import Future
+
+from hccl_py.core.env import Env
+from hccl_py.core.errors import ConfigError, HcclError, TransportUnavailableError
+from hccl_py.core.types import DType, ReduceOp, allowed
+from hccl_py.gpu.group import DeviceRanks
+from hccl_py.gpu.watch import PeerWatch
+from hccl_py.torch.dtypes import REDUCIBLE
+from hccl_py.torch.requests import Request
+from hccl_py.torch.streams import new_event, new_stream
+from hccl_py.torch.tensors import Copy, copy_home
+
+_MOST_RANKS = 8
+
+
+class DeviceWork(TorchWork):
+    """What a stream will have done. ``wait`` makes the current stream wait; the host goes on."""
+
+    def __init__(self, ranks: DeviceRanks, result: list[Tensor], device: torch.device, event: Any, stream: Any) -> None:
+        super().__init__()
+        self._ranks = ranks
+        self._result = result
+        self._device = device
+        self._event = event  # None: it was issued on the stream of the caller
+        self._stream = stream
+        self._future: Any = None
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Make the current stream wait. Raises what kernels have reported so far."""
+        if self._event is not None:
+            torch.cuda.current_stream(self._device).wait_event(self._event)
+        if self._ranks.failed:
+            self._ranks.check()
+        return True
+
+    def synchronize(self) -> None:
+        """The same as ``wait``."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """True once the device is done, or has given up."""
+        if self._event is None:
+            self._event = new_event()
+            self._event.record(torch.cuda.current_stream(self._device))
+        return bool(self._event.query()) or self._ranks.failed
+
+    def is_success(self) -> bool:
+        """True if it is done and nothing was reported."""
+        return self.is_completed() and not self._ranks.failed
+
+    def exception(self) -> Exception | None:
+        """What was reported, if anything."""
+        try:
+            self._ranks.check()
+        except HcclError as error:
+            return error
+        return None
+
+    def result(self) -> list[Tensor]:
+        """The result tensors, for use on the current stream."""
+        self.wait()
+        return self._result
+
+    def source_rank(self) -> int:
+        """Messages on devices come from the rank that was named."""
+        raise ConfigError("a message between GPUs has no source but the one that recv named")
+
+    _source_rank = source_rank
+
+    def get_future(self) -> Any:
+        """A future whose values are for use on the stream that is current where they are taken."""
+        if self._future is None:
+            future: Future[Any] = Future(devices=[self._device])
+            if self._event is None:
+                future.set_result(self._result)
+            else:
+                with torch.cuda.stream(self._stream):
+                    future.set_result(self._result)
+            self._future = future
+        return self._future
+
+
+class DeviceGroupOfTensors:
+    """The GPU of one rank in a process group.
+
+    Args:
+        exchange: as :class:`~hccl_py.gpu.group.DeviceRanks` takes it.
+
+    Raises:
+        TransportUnavailableError: the GPUs do not reach each other; the message says which and why. All ranks raise.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        device: torch.device,
+        exchange: Callable[[bytes], list[bytes]],
+        env: Env,
+        timeout_s: float,
+    ) -> None:
+        self.device = device
+        self.size = size
+        self._wire = DType.BFLOAT16 if env.gpu_wire == "bf16" else None
+        self._side: Any = None
+        index = device.index
+        self._stream_of: Callable[[int], int] = torch._C._cuda_getCurrentRawStream
+        self._index = index
+        major, minor = torch.cuda.get_device_capability(index)
+        with torch.cuda.device(index):
+            self.ranks = _connect(rank, size, index, f"sm_{major}{minor}", exchange, env, timeout_s)
+        places = [pickle.loads(word) for word in exchange(pickle.dumps((socket.gethostname(), os.getpid())))]
+        here = places[rank]
+        processes = {peer: pid for peer, (host, pid) in enumerate(places) if host == here[0] and pid != here[1]}
+        self._watch = PeerWatch(processes, lambda peer: self.ranks.abort(f"the process of rank {peer} ended", peer))
+
+    def issue(self, request: Request, asynchronous: bool) -> DeviceWork:
+        """Launch a collective: on the current stream, or asynchronously on one of our own."""
+        if request.dtype is DType.FLOAT32 and self._wire is not None and request.collective == 0 and request.op <= 1:
+            wire: DType | None = self._wire
+        else:
+            wire = None
+
+        def launch(stream: int) -> None:
+            if request.in_counts is None or request.out_counts is None:
+                self.ranks.run(
+                    request.collective,
+                    request.op,
+                    request.dtype,
+                    request.root,
+                    request.in_ptr,
+                    request.out_ptr,
+                    request.count,
+                    stream,
+                    wire,
+                )
+            else:
+                item = request.dtype.itemsize
+                send = _parts(request.in_ptr, request.in_counts, item)
+                recv = _parts(request.out_ptr, request.out_counts, item)
+                self.ranks.run_parts(*send, *recv, stream)
+
+        return self._on_stream(launch, request.keep, request.copies, request.result, asynchronous)
+
+    def quick_all_reduce(self, tensor: Tensor, op: ReduceOp) -> DeviceWork | None:
+        """A blocking all_reduce in place of a plain tensor: a few microseconds less. None: take the long way."""
+        pair = REDUCIBLE.get(tensor.dtype)
+        if (
+            pair is None
+            or pair[1] != 1
+            or self._wire is not None
+            or tensor.get_device() != self._index
+            or not tensor.is_contiguous()
+            or not allowed(op, pair[0])
+        ):
+            return None
+        ptr, dtype = tensor.data_ptr(), int(pair[0])
+        if self.ranks.launch(0, int(op), dtype, dtype, 0, ptr, ptr, tensor.numel(), self._stream_of(self._index)):
+            return None  # its kernels are not loaded
+        return DeviceWork(self.ranks, [tensor], self.device, None, None)
+
+    def messages(self, sends: Sequence[tuple[Tensor, int]], recvs: Sequence[tuple[Tensor, int]]) -> DeviceWork:
+        """Several messages at once: ``(tensor, peer)`` each. Those between two ranks match in order."""
+        result = [tensor for tensor, _ in recvs]
+
+        def launch(stream: int) -> None:
+            outgoing, incoming = list(sends), list(recvs)
+            while outgoing or incoming:  # a launch takes one message a peer and direction
+                send, outgoing = _first_of_each(outgoing, self.size)
+                recv, incoming = _first_of_each(incoming, self.size)
+                self.ranks.run_parts(*send, *recv, stream, message=True)
+
+        keep = tuple(tensor for tensor, _ in (*sends, *recvs))
+        return self._on_stream(launch, keep, (), result, True)
+
+    def _on_stream(
+        self,
+        launch: Callable[[int], None],
+        keep: Sequence[Tensor],
+        copies: Sequence[Copy],
+        result: list[Tensor],
+        asynchronous: bool,
+    ) -> DeviceWork:
+        device = self.device
+        if not asynchronous:
+            launch(self._stream_of(self._index))
+            if copies:
+                copy_home(copies)
+            return DeviceWork(self.ranks, result, device, None, None)
+        side = self._side
+        if side is None:
+            side = self._side = new_stream(device)
+        side.wait_stream(torch.cuda.current_stream(device))
+        launch(side.cuda_stream)
+        if copies:
+            with torch.cuda.stream(side):
+                copy_home(copies)
+        for tensor in keep:
+            tensor.record_stream(side)
+        event = new_event()
+        event.record(side)
+        return DeviceWork(self.ranks, result, device, event, side)
+
+    def close(self) -> None:
+        """Wait for what this GPU has under way, then let the memory go. Idempotent."""
+        self._watch.close()
+        if not self.ranks.failed:
+            torch.cuda.synchronize(self.device)
+        self.ranks.close()
+
+
+def device_of(tensors: Sequence[Tensor], call: str) -> torch.device | None:
+    """The GPU that all ``tensors`` are on, or None for tensors in host memory.
+
+    Raises:
+        ConfigError: they are on several devices.
+    """
+    first = tensors[0].device if tensors else None
+    if first is None or first.type == "cpu":
+        return None
+    for tensor in tensors:
+        if tensor.device != first:
+            raise ConfigError(f"{call}: tensors on {first} and {tensor.device} in one call")
+    return first
+
+
+def _connect(
+    rank: int, size: int, index: int, arch: str, exchange: Callable[[bytes], list[bytes]], env: Env, timeout_s: float
+) -> DeviceRanks:
+    """DeviceRanks, or the same error on all ranks."""
+    error = ""
+    ranks: DeviceRanks | None = None
+    if size > _MOST_RANKS:
+        error = f"a group of {size} ranks, and kernels serve {_MOST_RANKS}"
+    outcomes = exchange(f"{socket.gethostname()} {env.host_id or ''}".encode())
+    if len(set(outcomes)) > 1:
+        error = "ranks on different hosts"
+    if not error:
+        try:
+            ranks = DeviceRanks(
+                rank,
+                size,
+                exchange,
+                ordinal=index,
+                arch=arch,
+                timeout_s=timeout_s,
+                sms=env.gpu_sms or 0,
+                cache=env.cache_folder(),
+            )
+        except TransportUnavailableError as failed:
+            error = str(failed)
+    for peer, outcome in enumerate(exchange(error.encode())):
+        if outcome:
+            if ranks is not None:
+                ranks.close()
+            raise TransportUnavailableError(f"rank {peer}: {outcome.decode()}", outcome.decode())
+    assert ranks is not None
+    return ranks
+
+
+def _parts(start: int, counts: Sequence[int], item: int) -> tuple[list[int], list[int]]:
+    """Addresses and sizes of blocks one after the other."""
+    sizes = [count * item for count in counts]
+    addresses = [start + sum(sizes[:index]) for index in range(len(sizes))]
+    return addresses, sizes
+
+
+def _first_of_each(
+    messages: Sequence[tuple[Tensor, int]], size: int
+) -> tuple[tuple[list[int], list[int]], list[tuple[Tensor, int]]]:
+    """The first message of each peer, by rank, and the others. An empty one has an address that nobody reads."""
+    addresses, sizes, rest = [0] * size, [0] * size, []
+    for tensor, peer in messages:
+        if addresses[peer]:
+            rest.append((tensor, peer))
+        else:
+            addresses[peer] = tensor.data_ptr() or 16
+            sizes[peer] = tensor.numel() * tensor.element_size()
+    return (addresses, sizes), rest
