@@ -108,7 +108,7 @@ class DeviceRanks:
         """Send a part to each rank and receive one from each: addresses and bytes by rank.
 
         Args:
-            message: only ranks with an address take part (point to point).
+            message: point to point: nobody waits for ranks without a part, and sizes are not compared.
         """
         s, sb, r, rb = list(send), list(send_bytes), list(recv), list(recv_bytes)
         while missing := self._native.run_parts(s, sb, r, rb, message, stream):

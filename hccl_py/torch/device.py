@@ -52,6 +52,13 @@ class DeviceWork(TorchWork):
             self._ranks.check()
         return True
 
+    @staticmethod
+    def all_of(works: Sequence[DeviceWork]) -> DeviceWork:
+        """Several works of one group as one: they were issued on one stream, so the last is done when all are."""
+        last = works[-1]
+        result = [tensor for work in works for tensor in work._result]
+        return DeviceWork(last._ranks, result, last._device, last._event, last._stream)
+
     def synchronize(self) -> None:
         """The same as ``wait``."""
         self.wait()
@@ -226,6 +233,55 @@ class DeviceGroupOfTensors:
         if not self.ranks.failed:
             torch.cuda.synchronize(self.device)
         self.ranks.close()
+
+
+class MessageBatch:
+    """Messages that were asked for one by one and are launched together, at the first wait for one of them.
+
+    Launched one by one, two large sends to each other would each wait for the receive behind the other.
+    """
+
+    def __init__(self, launch: Callable[[MessageBatch], TorchWork]) -> None:
+        self.sends: list[tuple[Tensor, int]] = []
+        self.recvs: list[tuple[Tensor, int]] = []
+        self._launch = launch
+        self._work: TorchWork | None = None
+
+    def work(self) -> TorchWork:
+        """The work of all of them, launched by now."""
+        if self._work is None:
+            self._work = self._launch(self)
+        return self._work
+
+
+class MessageWork(TorchWork):
+    """A send or a receive between GPUs."""
+
+    def __init__(self, batch: MessageBatch, tensor: Tensor) -> None:
+        super().__init__()
+        self._batch = batch
+        self._tensor = tensor
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Make the current stream wait for the batch of this message."""
+        return bool(self._batch.work().wait())
+
+    def synchronize(self) -> None:
+        """The same as ``wait``."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """True once the device is done."""
+        return bool(self._batch.work().is_completed())
+
+    def is_success(self) -> bool:
+        """True if it is done and nothing was reported."""
+        return bool(self._batch.work().is_success())
+
+    def result(self) -> list[Tensor]:
+        """The tensor, for use on the current stream."""
+        self.wait()
+        return [self._tensor]
 
 
 def device_of(tensors: Sequence[Tensor], call: str) -> torch.device | None:

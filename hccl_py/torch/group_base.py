@@ -21,13 +21,12 @@ from hccl_py.core.types import Collective
 from hccl_py.engine import Engine
 from hccl_py.torch import tensors as memory
 from hccl_py.torch.completer import Completer
-from hccl_py.torch.device import DeviceGroupOfTensors, device_of
+from hccl_py.torch.device import DeviceGroupOfTensors, DeviceWork, MessageBatch, MessageWork, device_of
 from hccl_py.torch.requests import Request
 from hccl_py.torch.staging import Staging
 from hccl_py.torch.work import HcclWork, WorkGroup, to_seconds
 
 _GROUPS_OWN = timedelta(milliseconds=-1)  # what options say if the user set no timeout
-Message = tuple[Tensor, int]  # and the peer
 _log = logging.getLogger("hccl_py")
 _JOIN_S = 10.0  # for threads that only have to notice that the engine has stopped
 
@@ -56,7 +55,7 @@ class GroupBase(ProcessGroup):
         self._exchange = exchange
         self._device: DeviceGroupOfTensors | None = None  # what serves CUDA tensors, from the first on
         self._staging: Staging | None = None
-        self._messages: tuple[list[Message], list[Message]] | None = None
+        self._batch: MessageBatch | None = None
         self._completer = Completer(f"hccl_py-futures-{engine.rank}")
         # runs once: at shutdown, when the group is collected, or when the interpreter exits
         self._close = weakref.finalize(self, _close, engine, self._completer, os.getpid())
@@ -117,8 +116,8 @@ class GroupBase(ProcessGroup):
 
     @property
     def supports_coalescing(self) -> bool:
-        """True where there are GPUs: a batch of messages between them must be one launch."""
-        return self._exchange is not None and torch.cuda.is_available()
+        """False: a batch of sends and receives comes as single calls."""
+        return False
 
     @property
     def supports_time_estimate(self) -> bool:
@@ -135,14 +134,10 @@ class GroupBase(ProcessGroup):
 
     def _start_coalescing(self, device: torch.device | None = None) -> None:
         self._coalescing = []
-        self._messages = ([], [])
 
     def _end_coalescing(self, device: torch.device | None = None) -> WorkGroup:
         works, self._coalescing = self._coalescing or [], None
-        messages, self._messages = self._messages, None
-        if messages is not None and (messages[0] or messages[1]):
-            works.append(self._move(*messages))
-        return WorkGroup(works, self._completer)
+        return self._together(works)
 
     start_coalescing = _start_coalescing
     end_coalescing = _end_coalescing
@@ -195,6 +190,8 @@ class GroupBase(ProcessGroup):
     def _issue_on_device(self, request: Request, opts: Any) -> HcclWork:
         device = device_of(request.keep, request.collective.name.lower())
         assert device is not None
+        if self._batch is not None:
+            self._batch.work()
         self._sequence += 1
         served = self._device or self._staging or self._meet(device)
         if served.device != device:
@@ -222,22 +219,24 @@ class GroupBase(ProcessGroup):
             return self._staging
 
     def _message(self, tensor: Tensor, peer: int, call: str, outgoing: bool) -> HcclWork:
-        """A send or a receive between GPUs; within a batch, all go at its end."""
+        """A send or a receive between GPUs: launched with its neighbours, when one is waited for."""
         memory.check(tensor, call)
         if not memory.is_plain(tensor):
             raise ConfigError(f"{call}: a tensor on a GPU must be contiguous to be a message; use .contiguous()")
-        messages = ([], []) if self._messages is None else self._messages
-        messages[0 if outgoing else 1].append((tensor, peer))
-        if self._messages is not None:
-            return HcclWork(None, [tensor], self._completer)
-        return self._move(*messages)
+        if self._batch is None:
+            self._batch = MessageBatch(self._move)
+        (self._batch.sends if outgoing else self._batch.recvs).append((tensor, peer))
+        return MessageWork(self._batch, tensor)  # type: ignore[return-value]  # a work all the same
 
-    def _move(self, sends: list[Message], recvs: list[Message]) -> HcclWork:
+    def _move(self, batch: MessageBatch) -> Any:
+        sends, recvs = batch.sends, batch.recvs
+        if batch is self._batch:
+            self._batch = None
         device = device_of([tensor for tensor, _ in (*sends, *recvs)], "send or recv")
         assert device is not None
         served = self._device or self._staging or self._meet(device)
         if isinstance(served, DeviceGroupOfTensors):
-            return served.messages(sends, recvs)  # type: ignore[return-value]  # a work all the same
+            return served.messages(sends, recvs)
         torch.cuda.current_stream(device).synchronize()
         homes = [torch.empty_like(tensor, device="cpu") for tensor, _ in recvs]
         outgoing = [tensor.cpu() for tensor, _ in sends]
@@ -260,7 +259,14 @@ class GroupBase(ProcessGroup):
             device.close()
 
     def _issue_all(self, calls: Sequence[Request], opts: Any, timeout: timedelta | None = None) -> WorkGroup:
-        return WorkGroup([self._issue(request, opts, timeout) for request in calls], self._completer)
+        return self._together([self._issue(request, opts, timeout) for request in calls])
+
+    def _together(self, works: Sequence[HcclWork]) -> WorkGroup:
+        """Several works as one."""
+        on_device = [work for work in works if isinstance(work, DeviceWork)]
+        if on_device and len(on_device) == len(works):
+            return DeviceWork.all_of(on_device)  # type: ignore[return-value]  # a work all the same
+        return WorkGroup(works, self._completer)
 
     def _issue_some(self, calls: Sequence[Request], opts: Any, timeout: timedelta | None) -> HcclWork | WorkGroup:
         return self._issue(calls[0], opts, timeout) if len(calls) == 1 else self._issue_all(calls, opts, timeout)

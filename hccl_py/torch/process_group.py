@@ -42,7 +42,13 @@ class HcclProcessGroup(GroupBase):
         """Reduce one tensor over all ranks, in place. ``opts`` may be the operator itself."""
         tensor = _one(tensors, "all_reduce")
         device = self._device
-        if device is not None and tensor.is_cuda and self._coalescing is None and not getattr(opts, "asyncOp", True):
+        if (
+            device is not None
+            and tensor.is_cuda
+            and self._coalescing is None
+            and self._batch is None
+            and not getattr(opts, "asyncOp", True)
+        ):
             work = device.quick_all_reduce(tensor, _operator(opts, op))
             if work is not None:
                 self._sequence += 1

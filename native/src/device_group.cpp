@@ -308,7 +308,6 @@ std::uint64_t DeviceGroup::run_parts(const DeviceParts& parts, Device::Stream st
     x.say[p] = fingerprint(kMessage, 0, 0, 0, 0, parts.send_bytes[p]);
     x.expect[p] = fingerprint(kMessage, 0, 0, 0, 0, parts.recv_bytes[p]);
     largest = std::max({largest, parts.send_bytes[p], parts.recv_bytes[p]});
-    if (parts.message && (parts.send[p] || parts.recv[p])) x.peers |= 1u << p;
   }
   enter(stream);
   launch_exchange(*kernels, x, largest, false, true, stream);  // sizes differ between ranks: so the grid must not depend on them

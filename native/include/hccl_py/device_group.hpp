@@ -37,7 +37,7 @@ struct DeviceCall {
 // Blocks of different sizes: bytes for and from each rank.
 struct DeviceParts {
   std::vector<std::uint64_t> send, send_bytes, recv, recv_bytes;
-  bool message = false;  // point to point: only ranks with a part take part
+  bool message = false;  // point to point: nobody waits for ranks without a part; sizes are not compared
 };
 
 class DeviceGroup {

@@ -231,8 +231,8 @@ def streams_and_graphs() -> None:
     assert future.wait()[0] is tiny or torch.equal(future.wait()[0], tiny)
 
 
-def random_calls(number: int) -> None:
-    """``number`` random collectives against float64."""
+def random_calls(number: int, most_bytes: int = 64 << 20) -> None:
+    """``number`` random collectives against float64, up to ``most_bytes``, some up to 512 MiB where there are many."""
     chance = random.Random(7)
     groups = [dist.group.WORLD, dist.new_group(list(range(SIZE)), backend="hccl_py")]
     streams = [torch.cuda.current_stream(), torch.cuda.Stream()]
@@ -243,7 +243,7 @@ def random_calls(number: int) -> None:
             [OPS.SUM, OPS.MAX, OPS.MIN, *([OPS.AVG] if dtype.is_floating_point else [OPS.BAND, OPS.BXOR])]
         )
         group, stream, graphed = chance.choice(groups), chance.choice(streams), chance.random() < 0.1
-        limit = (512 << 20) if number >= 1000 and turn % 100 == 99 else 64 << 20
+        limit = (512 << 20) if number >= 1000 and turn % 100 == 99 else most_bytes
         count = int(2 ** chance.uniform(0, (limit // dtype.itemsize).bit_length() - 1))
         in_place = chance.random() < 0.5
         if kind in ("reduce_scatter", "all_to_all"):
@@ -395,7 +395,12 @@ def late() -> None:
     os._exit(0)  # the groups are broken
 
 
-TASKS = {task.__name__: task for task in (collectives, messages, streams_and_graphs, training, lost, late)}
+def checked() -> None:
+    """For compute-sanitizer: 200 calls up to 1 MiB, without graphs of other sizes."""
+    random_calls(200, 1 << 20)
+
+
+TASKS = {task.__name__: task for task in (collectives, messages, streams_and_graphs, training, lost, late, checked)}
 
 
 def main() -> None:
