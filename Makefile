@@ -2,7 +2,7 @@
 PYTHON ?= python3
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help install demo test bench-cpu bench-topology lint lock clean
+.PHONY: help install demo test bench-cpu bench-gpu bench-topology lint lock clean
 
 # What Open MPI needs to run as root and with more ranks than cores; harmless elsewhere. MPICH needs nothing.
 export OMPI_ALLOW_RUN_AS_ROOT := 1
@@ -34,6 +34,7 @@ help:
 	@echo 'make test      all tests (TESTS="tests/unit -k ring" for some)'
 	@echo 'make bench-cpu measure against Open MPI, MPICH and gloo (PART="two,torch" for some, TABLES=1 for the tables in docs)'
 	@echo 'make bench-topology   plans, simulator and lab (PART="configs,rail" for some, TABLES=1 for the table in docs)'
+	@echo 'make bench-gpu measure against NCCL, on a machine with two GPUs (PART=all_reduce, others or ddp for some)'
 	@echo 'make lint      ruff and mypy'
 	@echo 'make lock      resolve requirements/dev.in anew into $(LOCK)'
 	@echo 'make clean     remove the environments and everything that was built'
@@ -74,6 +75,10 @@ demo: install
 test: install
 	@mkdir -p build; rm -f build/test.exit
 	@.venv/bin/python -m pytest $(TESTS) || { code=$$?; echo $$code > build/test.exit; exit $$code; }
+
+# With the system's python, which has the PyTorch for its GPUs; hccl_py must be importable there. 77: no two GPUs.
+bench-gpu:
+	@$(PYTHON) tests/perf/gpu/bench.py --part="$(PART)"
 
 bench-cpu: install
 	@.venv/bin/python tests/perf/cpu_bench.py --part="$(PART)" $(if $(TABLES),--tables)

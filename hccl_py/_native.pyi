@@ -52,7 +52,7 @@ class Work:
 class Group:
     """One rank's membership in a group."""
 
-    def __init__(self, rank: int, world: int, *, hub: Hub | None = None, use_shm: bool = True, use_tcp: bool = True, host_id: str = '', usable_cpus: int = 1, spins: int = -1, segment_bytes: int = 32768, timeout_s: float = 600.0, strict: bool = False, shm_ring_bytes: int = 262144, shm_slot_bytes: int = 65536, tcp_interfaces: str = '', tcp_port_range: tuple[int, int] = (0, 0), tcp_connections: int = 2, tcp_family: str = 'auto', shm_shared_from_bytes: int = 8192, shm_private_from_bytes: int = 4194304, tcp_congestion: str = '') -> None: ...
+    def __init__(self, rank: int, world: int, *, hub: Hub | None = None, use_shm: bool = True, use_tcp: bool = True, host_id: str = '', usable_cpus: int = 1, spins: int = -1, segment_bytes: int = 32768, timeout_s: float = 600.0, strict: bool = False, shm_ring_bytes: int = 262144, shm_slot_bytes: int = 65536, tcp_interfaces: str = '', tcp_port_range: tuple[int, int] = (0, 0), tcp_connections: int = 2, tcp_family: str = 'auto', shm_shared_from_bytes: int = 8192, shm_private_from_bytes: int = 4194304) -> None: ...
 
     @property
     def rank(self) -> int: ...
@@ -78,11 +78,6 @@ class Group:
 
     @property
     def timeout_s(self) -> float: ...
-
-    def pace(self, peer: int, channel: int, most_Bps: float) -> bool:
-        """
-        Sends to a peer by one channel of plans at most so fast (0: no limit); False where the transport cannot.
-        """
 
     def transport_to(self, peer: int) -> str: ...
 

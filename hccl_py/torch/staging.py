@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hccl_py.core.errors import ConfigError
 from hccl_py.core.types import Collective
 from hccl_py.engine import Engine
 from hccl_py.torch.requests import Request
@@ -23,7 +24,10 @@ _DEPTH = 3  # pieces under way
 
 
 class Staging:
-    """Runs requests on CUDA tensors over the engine of a group. Calls return when the results are in place."""
+    """Runs requests on CUDA tensors over the engine of a group. Calls return when the results are in place.
+
+    A call in the capture of a graph raises ConfigError.
+    """
 
     def __init__(self, engine: Engine, device: torch.device) -> None:
         self._engine = engine
@@ -34,6 +38,11 @@ class Staging:
 
     def run(self, request: Request) -> None:
         """Do it; on return the current stream has the results."""
+        if torch.cuda.is_current_stream_capturing():
+            raise ConfigError(
+                "these ranks' GPUs do not reach each other, so that collectives go through host memory: that cannot be "
+                "part of a CUDA graph"
+            )
         current = torch.cuda.current_stream(self.device)
         self._in.wait_stream(current)
         self._out.wait_stream(current)

@@ -231,7 +231,7 @@ def streams_and_graphs() -> None:
     assert future.wait()[0] is tiny or torch.equal(future.wait()[0], tiny)
 
 
-def random_calls(number: int, most_bytes: int = 64 << 20) -> None:
+def random_calls(number: int, most_bytes: int = 64 << 20, graphs: bool = True) -> None:
     """``number`` random collectives against float64, up to ``most_bytes``, some up to 512 MiB where there are many."""
     chance = random.Random(7)
     groups = [dist.group.WORLD, dist.new_group(list(range(SIZE)), backend="hccl_py")]
@@ -242,7 +242,7 @@ def random_calls(number: int, most_bytes: int = 64 << 20) -> None:
         op = chance.choice(
             [OPS.SUM, OPS.MAX, OPS.MIN, *([OPS.AVG] if dtype.is_floating_point else [OPS.BAND, OPS.BXOR])]
         )
-        group, stream, graphed = chance.choice(groups), chance.choice(streams), chance.random() < 0.1
+        group, stream, graphed = chance.choice(groups), chance.choice(streams), graphs and chance.random() < 0.1
         limit = (512 << 20) if number >= 1000 and turn % 100 == 99 else most_bytes
         count = int(2 ** chance.uniform(0, (limit // dtype.itemsize).bit_length() - 1))
         in_place = chance.random() < 0.5
@@ -395,12 +395,19 @@ def late() -> None:
     os._exit(0)  # the groups are broken
 
 
+def plain() -> None:
+    """Random calls without graphs, also for ranks that go through host memory."""
+    random_calls(60, graphs=False)
+
+
 def checked() -> None:
     """For compute-sanitizer: 200 calls up to 1 MiB, without graphs of other sizes."""
     random_calls(200, 1 << 20)
 
 
-TASKS = {task.__name__: task for task in (collectives, messages, streams_and_graphs, training, lost, late, checked)}
+TASKS = {
+    task.__name__: task for task in (collectives, messages, streams_and_graphs, training, lost, late, plain, checked)
+}
 
 
 def main() -> None:
