@@ -155,7 +155,10 @@ void Group::connect(const std::vector<std::vector<std::byte>>& reports, double t
     p2p_->attach(peer, shm_->send_pipe(index, channels), shm_->recv_pipe(index, channels));
   }
   remote_ = !remote.empty();
-  if (remote_ && options_.spins < 0) waiter_ = Waiter(WaitPolicy::choose(static_cast<std::uint32_t>(local_ranks_.size()), options_.usable_cpus).with_wires());
+  if (remote_ && options_.spins < 0) {
+    const auto ranks = static_cast<std::uint32_t>(local_ranks_.size());
+    waiter_ = Waiter(WaitPolicy::choose(ranks, options_.usable_cpus).with_wires(ranks, options_.usable_cpus));
+  }
   if (remote_) connect_remote(remote, timeout_s);
   listener_.reset();
   addresses_.clear();
