@@ -7,10 +7,12 @@ find_package(Threads REQUIRED)
 set(HCCL_PY_ENGINE_DIR ${CMAKE_CURRENT_LIST_DIR}/src)
 add_library(hccl_py_engine STATIC
   ${HCCL_PY_ENGINE_DIR}/bells.cpp
+  ${HCCL_PY_ENGINE_DIR}/call.cpp
   ${HCCL_PY_ENGINE_DIR}/contract.cpp
   ${HCCL_PY_ENGINE_DIR}/error.cpp
   ${HCCL_PY_ENGINE_DIR}/executor.cpp
   ${HCCL_PY_ENGINE_DIR}/failure.cpp
+  ${HCCL_PY_ENGINE_DIR}/fork.cpp
   ${HCCL_PY_ENGINE_DIR}/group.cpp
   ${HCCL_PY_ENGINE_DIR}/group_connect.cpp
   ${HCCL_PY_ENGINE_DIR}/group_trouble.cpp
@@ -19,6 +21,7 @@ add_library(hccl_py_engine STATIC
   ${HCCL_PY_ENGINE_DIR}/program.cpp
   ${HCCL_PY_ENGINE_DIR}/progress.cpp
   ${HCCL_PY_ENGINE_DIR}/segments.cpp
+  ${HCCL_PY_ENGINE_DIR}/slot_call.cpp
   ${HCCL_PY_ENGINE_DIR}/waiter.cpp
   ${HCCL_PY_ENGINE_DIR}/wire.cpp
   ${HCCL_PY_ENGINE_DIR}/transports/interfaces.cpp
