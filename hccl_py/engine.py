@@ -11,7 +11,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from hccl_py import _native
 from hccl_py.bootstrap import Bootstrap
@@ -177,6 +177,24 @@ class Engine:
             self._run(collective, op, dtype, root, in_ptr, out_ptr, count)
         except DesyncError as error:
             raise self.explain(error) from None
+
+    def run_shortly(
+        self, collective: int, op: int, dtype: int, root: int, in_ptr: int, out_ptr: int, count: int
+    ) -> bool:
+        """:meth:`run`, by numbers; False, and nothing done, if a plan table is still to be loaded."""
+        try:
+            return self._run(collective, op, dtype, root, in_ptr, out_ptr, count)
+        except DesyncError as error:
+            raise self.explain(error) from None
+
+    def start_shortly(
+        self, collective: int, op: int, dtype: int, root: int, in_ptr: int, out_ptr: int, count: int, keep: Any
+    ) -> Work | Literal[False] | None:
+        """:meth:`start`, by numbers; None if it is over already; False as :meth:`run_shortly`."""
+        native = self._group.start(collective, op, dtype, root, in_ptr, out_ptr, count)
+        if native is None:
+            return False
+        return None if native.done() and not native.failed() else self._track(native, keep)
 
     @property
     def native(self) -> _native.Group:

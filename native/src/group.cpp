@@ -226,6 +226,10 @@ void Group::start(std::shared_ptr<Op> op) {
     const std::int64_t until = monotonic_ns() + kStartTime_ns;
     while (drive() && monotonic_ns() < until) {
     }
+    for (std::uint32_t turn = 0; turn < first_spins_ && only_published(); ++turn) {  // the peers may be as far in a moment
+      if (drive(false)) break;
+      cpu_relax();
+    }
     release_token();
     return;
   }
