@@ -59,7 +59,7 @@ _DEFINED: dict[torch.dtype, tuple[bool, ...]] = {
     dtype: tuple(_is_defined(op, *pair) for op in ReduceOp) for dtype, pair in REDUCIBLE.items()
 }
 
-# For the short way of small messages: the engine's number of a type whose elements it has, and by operator whether it is defined.
+# For the short way of small messages: the number of a type whose elements the engine has; by operator, is it defined?
 PLAIN: dict[torch.dtype, tuple[int, tuple[bool, ...]]] = {
     dtype: (int(pair[0]), _DEFINED[dtype]) for dtype, pair in REDUCIBLE.items() if pair[1] == 1
 }

@@ -247,7 +247,7 @@ void Group::notify_progress() {
 
 bool Group::test(Op& op) {
   if (op.pending() && try_token()) {
-    drive();
+    if (!drive()) check_health();  // perhaps nobody else looks
     release_token();
   }
   return !op.pending();
