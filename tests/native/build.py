@@ -1,6 +1,6 @@
 """Builds the C++ tests under sanitizers: `build.py address thread`. Two at a time wait for each other.
 
-`make test` starts it in the background, so that the compiler works while other tests wait; test_native.py does the rest.
+`make test` starts it in the background: the compiler works while other tests wait. test_native.py does the rest.
 """
 
 from __future__ import annotations
