@@ -96,6 +96,8 @@ def _equal_rails(cluster: ClusterConfig) -> Simulable | None:
     groups = cluster.placement.groups(cluster.topology)
     if len(groups) < 2 or len({len(group) for group in groups}) > 1 or len(groups[0]) < 2:
         return None
+    if importlib.util.find_spec("hccl_py.scheduler.algorithms.rails") is None:
+        return None
     from hccl_py.scheduler.algorithms.rails import rails_template
 
     return rails_template(cluster.placement.size, {"groups": groups, "shares": (1,) * len(groups[0])})
