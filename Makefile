@@ -74,6 +74,7 @@ demo: install
 
 test: install
 	@mkdir -p build; rm -f build/test.exit
+	@$(if $(TESTS),,nice -n 19 .venv/bin/python tests/native/build.py address thread > build/native-tests.log 2>&1 &)
 	@.venv/bin/python -m pytest $(TESTS) || { code=$$?; echo $$code > build/test.exit; exit $$code; }
 
 # With the system's python, which has the PyTorch for its GPUs; hccl_py must be importable there. 77: no two GPUs.

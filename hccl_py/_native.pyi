@@ -52,7 +52,33 @@ class Work:
 class Group:
     """One rank's membership in a group."""
 
-    def __init__(self, rank: int, world: int, *, hub: Hub | None = None, use_shm: bool = True, use_tcp: bool = True, host_id: str = '', usable_cpus: int = 1, spins: int = -1, segment_bytes: int = 32768, timeout_s: float = 600.0, strict: bool = False, shm_ring_bytes: int = 262144, shm_slot_bytes: int = 65536, tcp_interfaces: str = '', tcp_port_range: tuple[int, int] = (0, 0), tcp_connections: int = 2, tcp_family: str = 'auto', shm_shared_from_bytes: int = 8192, shm_private_from_bytes: int = 4194304) -> None: ...
+    def __init__(self, rank: int, world: int, *, hub: Hub | None = None, use_shm: bool = True, use_tcp: bool = True, host_id: str = '', usable_cpus: int = 1, spins: int = -1, segment_bytes: int = 32768, timeout_s: float = 600.0, strict: bool = False, shm_ring_bytes: int = 262144, shm_slot_bytes: int = 65536, tcp_interfaces: str = '', tcp_port_range: tuple[int, int] = (0, 0), tcp_connections: int = 2, tcp_family: str = 'auto', shm_shared_from_bytes: int = 8192, shm_private_from_bytes: int = 4194304, tcp_congestion: str = '') -> None: ...
+
+    def run(self, collective: int, op: int, dtype: int, root: int, input: int, output: int, count: int) -> bool:
+        """Runs a collective; False if it has no plan table yet."""
+
+    def run_arrays(self, collective: int, op: int, root: int, input: object | None, output: object | None, input_blocks: int, output_blocks: int) -> bool:
+        """
+        Runs a collective on plain arrays (0 blocks: this rank has none there); False: take the long way.
+        """
+
+    def send_array(self, data: object, dst: int, tag: int) -> bool:
+        """Sends a plain array; False: take the long way."""
+
+    def recv_array(self, data: object, src: int, tag: int) -> int:
+        """
+        Receives into a plain array; returns the source, or -1: take the long way.
+        """
+
+    def exchange_arrays(self, send_data: object, dst: int, recv_data: object, src: int, tag: int) -> int:
+        """
+        Sends one plain array and receives another; returns the source, or -1: take the long way.
+        """
+
+    def prepare(self, collective: int, op: int, dtype: int, root: int, input: int, output: int, count: int, keep: object, explain: object) -> Prepared | None:
+        """
+        A call to be run again and again; None if it has no plan table yet. `explain` may replace a DesyncError.
+        """
 
     @property
     def rank(self) -> int: ...
@@ -79,6 +105,11 @@ class Group:
     @property
     def timeout_s(self) -> float: ...
 
+    def pace(self, peer: int, channel: int, most_Bps: float) -> bool:
+        """
+        Sends to a peer by one channel of plans at most so fast (0: no limit); False where the transport cannot.
+        """
+
     def transport_to(self, peer: int) -> str: ...
 
     def address(self) -> bytes: ...
@@ -93,12 +124,6 @@ class Group:
     def load_program(self, program: bytes) -> int: ...
 
     def set_table(self, collective: int, root: int, uneven: bool, upto_bytes: Sequence[int], programs: Sequence[int]) -> None: ...
-
-    def run(self, collective: int, op: int, dtype: int, root: int, input: int, output: int, count: int) -> bool:
-        """Runs a collective; False if it has no plan table yet."""
-
-    def run_arrays(self, collective: int, op: int, root: int, input: object | None, output: object | None, input_blocks: int, output_blocks: int) -> bool:
-        """Runs a collective on plain arrays; False: take the long way."""
 
     def start(self, collective: int, op: int, dtype: int, root: int, input: int, output: int, count: int, counts: tuple[Sequence[int], Sequence[int]] | None = None) -> Work | None:
         """Starts one; None if it has no plan table yet."""
@@ -136,6 +161,31 @@ class Group:
     def abort(self, why: str) -> None: ...
 
     def close(self) -> None: ...
+
+class Prepared:
+    """
+    A collective on given buffers, ready to be run again and again. It keeps the buffers alive.
+    """
+
+    def run(self) -> None:
+        """
+        Runs it; returns when this rank's part is done. Raises what the plain call raises.
+        """
+
+    def start(self) -> None:
+        """
+        Starts it and returns at once; the buffers must be left alone until wait() or done().
+        """
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """
+        Waits for what start() began; raises what went wrong; False if the time passed first.
+        """
+
+    def done(self) -> bool:
+        """
+        True if nothing that start() began is under way. Well or not: wait() tells.
+        """
 
 def kernel_sources() -> dict[str, str]: ...
 

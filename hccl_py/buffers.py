@@ -48,6 +48,9 @@ def _describe_special(data: Any, what: str, writable: bool) -> Buffer:
     special = _BY_NAME.get(name) if isinstance(name, str) else None
     if special is not None:
         data = data.view(f"uint{8 * special.itemsize}")
+    is_negated = getattr(data, "is_neg", None)
+    if is_negated is not None and is_negated():
+        raise ConfigError(f"{what} is a lazily negated tensor: its memory has the other sign; pass .resolve_neg()")
     found = _native.buffer(data)
     if found is None and not hasattr(data, "dtype"):
         raise ConfigError(f"{what} is a {type(data).__name__}: neither the buffer protocol nor DLPack gives its memory")

@@ -11,7 +11,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from hccl_py import _native
 from hccl_py.bootstrap import Bootstrap
@@ -186,23 +186,51 @@ class Engine:
             self._load_table(collective, root, False)
             self._run(collective, op, dtype, root, in_ptr, out_ptr, count)
         except DesyncError as error:
-            raise self._with_sites(error, call_site()) from None
+            raise self.explain(error) from None
 
-    def run_arrays(
+    def run_shortly(
+        self, collective: int, op: int, dtype: int, root: int, in_ptr: int, out_ptr: int, count: int
+    ) -> bool:
+        """:meth:`run`, by numbers; False, and nothing done, if a plan table is still to be loaded."""
+        try:
+            return self._run(collective, op, dtype, root, in_ptr, out_ptr, count)
+        except DesyncError as error:
+            raise self.explain(error) from None
+
+    def start_shortly(
+        self, collective: int, op: int, dtype: int, root: int, in_ptr: int, out_ptr: int, count: int, keep: Any
+    ) -> Work | Literal[False] | None:
+        """:meth:`start`, by numbers; None if it is over already; False as :meth:`run_shortly`."""
+        native = self._group.start(collective, op, dtype, root, in_ptr, out_ptr, count)
+        if native is None:
+            return False
+        return None if native.done() and not native.failed() else self._track(native, keep)
+
+    @property
+    def native(self) -> _native.Group:
+        """The native group, for calls that must cost no more than one call."""
+        return self._group
+
+    def prepare(
         self,
         collective: Collective,
         op: ReduceOp,
+        dtype: DType,
         root: int,
-        sendbuf: Any,
-        recvbuf: Any,
-        in_blocks: int,
-        out_blocks: int,
-    ) -> bool:
-        """:meth:`run` straight on arrays, where they are plain enough; False if not: nothing has happened then."""
-        try:
-            return self._group.run_arrays(collective, op, root, sendbuf, recvbuf, in_blocks, out_blocks)
-        except DesyncError as error:
-            raise self._with_sites(error, call_site()) from None
+        in_ptr: int,
+        out_ptr: int,
+        count: int,
+        keep: Any = None,
+    ) -> _native.Prepared:
+        """A call as :meth:`run` makes it, to be made again and again; it keeps ``keep`` alive."""
+        site = call_site()
+        arguments = (collective, op, dtype, root, in_ptr, out_ptr, count, keep)
+        prepared = self._group.prepare(*arguments, explain=lambda error: self._with_sites(error, site))
+        if prepared is None:
+            self._load_table(collective, root, False)
+            prepared = self._group.prepare(*arguments, explain=lambda error: self._with_sites(error, site))
+            assert prepared is not None
+        return prepared
 
     def start(
         self,
@@ -371,6 +399,10 @@ class Engine:
         self._close()
         with self._pending_lock:
             self._pending.clear()
+
+    def explain(self, error: DesyncError) -> DesyncError:
+        """The error of a call that is being made, with the lines of the two programs that disagree."""
+        return self._with_sites(error, call_site())
 
     def _with_sites(self, error: DesyncError, site: Site | None) -> DesyncError:
         """The error with the lines of the two programs that disagree."""

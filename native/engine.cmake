@@ -15,6 +15,7 @@ configure_file(${CMAKE_CURRENT_LIST_DIR}/kernel_sources.cpp.in ${CMAKE_CURRENT_B
 set(HCCL_PY_ENGINE_DIR ${CMAKE_CURRENT_LIST_DIR}/src)
 add_library(hccl_py_engine STATIC
   ${HCCL_PY_ENGINE_DIR}/bells.cpp
+  ${HCCL_PY_ENGINE_DIR}/call.cpp
   ${HCCL_PY_ENGINE_DIR}/contract.cpp
   ${HCCL_PY_ENGINE_DIR}/device_group.cpp
   ${HCCL_PY_ENGINE_DIR}/devices/cuda.cpp
@@ -23,6 +24,7 @@ add_library(hccl_py_engine STATIC
   ${HCCL_PY_ENGINE_DIR}/error.cpp
   ${HCCL_PY_ENGINE_DIR}/executor.cpp
   ${HCCL_PY_ENGINE_DIR}/failure.cpp
+  ${HCCL_PY_ENGINE_DIR}/fork.cpp
   ${HCCL_PY_ENGINE_DIR}/group.cpp
   ${HCCL_PY_ENGINE_DIR}/group_connect.cpp
   ${HCCL_PY_ENGINE_DIR}/group_trouble.cpp
@@ -31,6 +33,7 @@ add_library(hccl_py_engine STATIC
   ${HCCL_PY_ENGINE_DIR}/program.cpp
   ${HCCL_PY_ENGINE_DIR}/progress.cpp
   ${HCCL_PY_ENGINE_DIR}/segments.cpp
+  ${HCCL_PY_ENGINE_DIR}/slot_call.cpp
   ${HCCL_PY_ENGINE_DIR}/waiter.cpp
   ${HCCL_PY_ENGINE_DIR}/wire.cpp
   ${HCCL_PY_ENGINE_DIR}/transports/interfaces.cpp
@@ -46,6 +49,9 @@ add_library(hccl_py_engine STATIC
 target_compile_options(hccl_py_engine PRIVATE -O2 -Wall -Wextra)
 set_source_files_properties(${HCCL_PY_ENGINE_DIR}/devices/host.cpp PROPERTIES COMPILE_OPTIONS "-Wno-unknown-pragmas")
 target_link_libraries(hccl_py_engine PUBLIC hccl_py_kernels Threads::Threads ${CMAKE_DL_LIBS})
+# HCCL_PY_CHECKED_FLAGS: what tests/native compiles with under sanitizers.
+target_compile_options(hccl_py_engine PRIVATE $<IF:$<BOOL:${HCCL_PY_SANITIZE}>,${HCCL_PY_CHECKED_FLAGS},-O2> -Wall -Wextra)
+target_link_libraries(hccl_py_engine PUBLIC hccl_py_kernels Threads::Threads)
 set_target_properties(hccl_py_engine PROPERTIES
   CXX_EXTENSIONS OFF
   POSITION_INDEPENDENT_CODE ON

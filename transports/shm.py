@@ -29,9 +29,7 @@ class ShmConfig(TransportConfig):
     shm_slot_bytes: int = 64 * 1024  # payload slot of each rank for messages that go in one round: a multiple of 64
     # From which size on a message is taken straight from the sender's memory; 0: never.
     shm_shared_from_bytes: int = 8 * 1024  # where that memory is shared (Communicator.empty, register)
-    shm_private_from_bytes: int = (
-        4 * 1024 * 1024
-    )  # where it is private: process_vm_readv, if allowed
+    shm_private_from_bytes: int = 64 * 1024  # where it is private, and ranks may use process_vm_readv; 64x if folded
 
     def __post_init__(self) -> None:
         ring, slot = self.shm_ring_bytes, self.shm_slot_bytes

@@ -84,11 +84,6 @@ class HcclPy:
         target = None if request.in_place and request.case.name in ("all_reduce", "reduce") else recv
         after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
 
-        def shift() -> None:
-            sending = comm.isend(send, after)
-            comm.recv(recv, before)
-            sending.wait()
-
         calls: dict[str, Call] = {
             "all_reduce": lambda: comm.all_reduce(send, target, op=op),
             "reduce": lambda: comm.reduce(send, target, op=op, root=root),
@@ -98,7 +93,7 @@ class HcclPy:
             "all_to_all": lambda: comm.all_to_all(send, recv),
             "gather": lambda: comm.gather(send, recv, root=root),
             "scatter": lambda: comm.scatter(send, recv, root=root),
-            "sendrecv": shift,
+            "sendrecv": lambda: comm.sendrecv(send, after, recv, before),
             "barrier": comm.barrier,
         }
         return Bound(calls[request.case.name], recv)

@@ -8,6 +8,7 @@ Started as ``python -m hccl_py.bench.remote NAME TOKEN PORT...`` by that environ
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import json
 import os
@@ -105,9 +106,10 @@ class Remote:
 
     def close(self) -> None:
         """Send the partner home."""
-        self._line.send({"do": "close"})
-        self._line.receive()
-        self._line.close()
+        with contextlib.suppress(OSError):  # the job may end as soon as one of its ranks does
+            self._line.send({"do": "close"})
+            self._line.receive()
+            self._line.close()
         if self._job is not None:
             self._end_job()
 

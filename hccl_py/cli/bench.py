@@ -16,7 +16,7 @@ from hccl_py.core.units import parse_size
 
 
 def bench(
-    collective: Annotated[str, typer.Argument(help="all_reduce, all_gather, ..., or all.")],
+    collective: Annotated[str, typer.Argument(help="all_reduce, all_gather, ... by comma, or all.")],
     begin: Annotated[str, typer.Option("-b", "--minbytes", help="Smallest size: 8, 64K, 1M.")] = "32M",
     end: Annotated[str, typer.Option("-e", "--maxbytes", help="Largest size.")] = "32M",
     step: Annotated[str | None, typer.Option("-i", "--stepbytes", help="Step between sizes. [1M without -f]")] = None,
@@ -174,9 +174,10 @@ def _cases(name: str) -> tuple[str, ...]:
 
     if name == "all":
         return tuple(CASES)
-    if name not in CASES:
-        raise ConfigError(f"bench {name}: no such collective; known: {', '.join(CASES)}, all")
-    return (name,)
+    for one in name.split(","):
+        if one not in CASES:
+            raise ConfigError(f"bench {one}: no such collective; known: {', '.join(CASES)}, all")
+    return tuple(name.split(","))
 
 
 def _sizes(begin: str, end: str, step: str | None, factor: float | None) -> tuple[int, ...]:

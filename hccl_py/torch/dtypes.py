@@ -59,6 +59,11 @@ _DEFINED: dict[torch.dtype, tuple[bool, ...]] = {
     dtype: tuple(_is_defined(op, *pair) for op in ReduceOp) for dtype, pair in REDUCIBLE.items()
 }
 
+# For the short way of small messages: the number of a type whose elements the engine has; by operator, is it defined?
+PLAIN: dict[torch.dtype, tuple[int, tuple[bool, ...]]] = {
+    dtype: (int(pair[0]), _DEFINED[dtype]) for dtype, pair in REDUCIBLE.items() if pair[1] == 1
+}
+
 
 _QUANTIZED = (torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4)
 

@@ -28,6 +28,7 @@ from hccl_py.torch.work import HcclWork, WorkGroup, to_seconds
 
 _GROUPS_OWN = timedelta(milliseconds=-1)  # what options say if the user set no timeout
 _log = logging.getLogger("hccl_py")
+GROUPS_OWN = timedelta(milliseconds=-1)  # what options say if the user set no timeout
 _JOIN_S = 10.0  # for threads that only have to notice that the engine has stopped
 
 
@@ -57,6 +58,7 @@ class GroupBase(ProcessGroup):
         self._staging: Staging | None = None
         self._batch: MessageBatch | None = None
         self._completer = Completer(f"hccl_py-futures-{engine.rank}")
+        self._finished = HcclWork(None, [], self._completer)  # of calls after which nobody asks for more than wait()
         # runs once: at shutdown, when the group is collected, or when the interpreter exits
         self._close = weakref.finalize(self, _close, engine, self._completer, os.getpid())
 
@@ -174,7 +176,7 @@ class GroupBase(ProcessGroup):
             torch.cuda.current_stream(self._device.device).synchronize()
         if timeout is None and opts is not None:
             timeout = getattr(opts, "timeout", None)
-        timeout_s = None if timeout is None or timeout == _GROUPS_OWN else to_seconds(timeout)
+        timeout_s = None if timeout is None or timeout == GROUPS_OWN else to_seconds(timeout)
         blocking = self._coalescing is None and (self._blocking or not getattr(opts, "asyncOp", True))
         self._sequence += 1
         if blocking and timeout_s is None:

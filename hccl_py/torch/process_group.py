@@ -13,15 +13,18 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, strided
 
 from hccl_py.core.errors import ConfigError
-from hccl_py.core.types import ReduceOp
+from hccl_py.core.types import Collective, ReduceOp
 from hccl_py.torch import movements, reductions
 from hccl_py.torch import tensors as memory
-from hccl_py.torch.dtypes import reduce_op
-from hccl_py.torch.group_base import GroupBase
+from hccl_py.torch.dtypes import PLAIN, reduce_op
+from hccl_py.torch.group_base import GROUPS_OWN, GroupBase
 from hccl_py.torch.work import HcclWork, WorkGroup
+
+_ALL_REDUCE, _SUM = int(Collective.ALL_REDUCE), int(ReduceOp.SUM)
+_OPTIONS = dist.AllreduceOptions
 
 
 class HcclProcessGroup(GroupBase):
@@ -40,6 +43,10 @@ class HcclProcessGroup(GroupBase):
         self, tensors: Sequence[Tensor] | Tensor, opts: Any = None, timeout: timedelta | None = None, *, op: Any = None
     ) -> HcclWork:
         """Reduce one tensor over all ranks, in place. ``opts`` may be the operator itself."""
+        if timeout is None and op is None:
+            work = self._all_reduce_shortly(tensors, opts)
+            if work is not None:
+                return work
         tensor = _one(tensors, "all_reduce")
         device = self._device
         if (
@@ -49,12 +56,45 @@ class HcclProcessGroup(GroupBase):
             and self._batch is None
             and not getattr(opts, "asyncOp", True)
         ):
-            work = device.quick_all_reduce(tensor, _operator(opts, op))
-            if work is not None:
+            quick = device.quick_all_reduce(tensor, _operator(opts, op))
+            if quick is not None:
                 self._sequence += 1
-                return work  # type: ignore[return-value]  # a work all the same
+                return quick  # type: ignore[return-value]  # a work all the same
         request = reductions.all_reduce(tensor, _operator(opts, op))
         return self._issue(request, opts, timeout)
+
+    def _all_reduce_shortly(self, tensors: Any, opts: Any) -> HcclWork | None:
+        """The short way of a plain tensor: one look at each of its properties, and straight to the native group.
+
+        None, and nothing done: take the long way.
+        """
+        if type(tensors) is not list or len(tensors) != 1 or not (opts is None or type(opts) is _OPTIONS):
+            return None
+        tensor = tensors[0]
+        plain = PLAIN.get(tensor.dtype) if type(tensor) is Tensor else None
+        if plain is None or tensor.layout is not strided or not tensor.is_cpu or self._coalescing is not None:
+            return None
+        if not tensor.is_contiguous() or tensor.is_neg() or self._completer.is_current():
+            return None
+        asynchronous, operator = True, _SUM
+        if opts is not None:
+            if opts.timeout != GROUPS_OWN:
+                return None
+            asynchronous, operator = opts.asyncOp, int(reduce_op(opts.reduceOp))
+        (dtype, defined), ptr, count = plain, tensor.data_ptr(), tensor.numel()
+        if not defined[operator] or (count and not ptr):
+            return None
+        engine = self._open()
+        if asynchronous and not self._blocking:
+            handle = engine.start_shortly(_ALL_REDUCE, operator, dtype, 0, ptr, ptr, count, tensor)
+            if handle is False:
+                return None
+            self._sequence += 1
+            return HcclWork(handle, tensors, self._completer)
+        if not engine.run_shortly(_ALL_REDUCE, operator, dtype, 0, ptr, ptr, count):
+            return None
+        self._sequence += 1
+        return HcclWork(None, tensors, self._completer) if asynchronous else self._finished
 
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> WorkGroup:
         """Reduce several tensors, in place. All are checked before the first moves."""

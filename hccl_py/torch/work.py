@@ -44,11 +44,12 @@ def to_seconds(timeout: timedelta | None) -> float | None:
 class _Waitable(TorchWork):
     """What both works share: the future."""
 
-    def __init__(self, completer: Completer, in_order: bool) -> None:
-        super().__init__()
+    _in_order = True
+    _future: Any = None
+
+    def __init__(self, completer: Completer) -> None:
+        TorchWork.__init__(self)
         self._completer = completer
-        self._in_order = in_order
-        self._future: Any = None
 
     def synchronize(self) -> None:
         """The same as ``wait``."""
@@ -78,6 +79,12 @@ class HcclWork(_Waitable):
         in_order: False for point-to-point messages.
     """
 
+    # What most works never have, so that making one stays cheap.
+    _copies: Sequence[Copy] = ()
+    _lock: threading.Lock | None = None
+    _error: Exception | None = None
+    _source = -1
+
     def __init__(
         self,
         handle: Handle | None,
@@ -86,13 +93,15 @@ class HcclWork(_Waitable):
         copies: Sequence[Copy] = (),
         in_order: bool = True,
     ) -> None:
-        super().__init__(completer, in_order)
+        TorchWork.__init__(self)
+        self._completer = completer
         self._handle = handle
         self._result = result
-        self._copies = copies
-        self._lock = threading.Lock() if copies else None
-        self._error: Exception | None = None
-        self._source = -1
+        if copies:
+            self._copies = copies
+            self._lock = threading.Lock()
+        if not in_order:
+            self._in_order = False
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Block until done. Raises what the engine raises: DesyncError, PeerLostError, CollectiveTimeoutError, ..."""
@@ -158,7 +167,8 @@ class WorkGroup(_Waitable):
     """Several works as one: done when all are."""
 
     def __init__(self, works: Sequence[HcclWork], completer: Completer) -> None:
-        super().__init__(completer, all(work._in_order for work in works))
+        super().__init__(completer)
+        self._in_order = all(work._in_order for work in works)
         self._works = works
 
     def wait(self, timeout: timedelta | None = None) -> bool:

@@ -6,6 +6,7 @@
 #include <initializer_list>
 
 #include "hccl_py/types.hpp"
+#include "numpy_array.hpp"
 
 namespace nb = nanobind;
 
@@ -55,10 +56,20 @@ void fill(const A& in, bool readonly, Array& out) {
   out.on_host = in.device_type() == nb::device::cpu::value;
 }
 
-}  // namespace
+// Under the GIL.
+NumpyArrays& numpy_arrays() {
+  static NumpyArrays arrays;
+  return arrays;
+}
 
-bool look_at(nb::handle object, Array& array) {
-  if (object.is_none()) return false;
+// torch gives the memory of a tensor whose values are the negated memory.
+bool is_negated(nb::handle object) {
+  if (!nb::hasattr(object, "is_neg")) return false;
+  const nb::object negated = object.attr("is_neg")();
+  return PyObject_IsTrue(negated.ptr()) == 1;
+}
+
+bool look_long(nb::handle object, Array& array) {
   nb::object view;
   if (!nb::hasattr(object, "__dlpack__")) {
     // nanobind reads strides that some (ctypes) do not give; a memoryview always has them.
@@ -78,6 +89,16 @@ bool look_at(nb::handle object, Array& array) {
     return true;
   }
   return false;
+}
+
+}  // namespace
+
+bool look_at(nb::handle object, Array& array) {
+  NumpyArrays& known = numpy_arrays();
+  if (known.look_at(object, array)) return true;
+  if (object.is_none() || is_negated(object) || !look_long(object, array)) return false;
+  known.learn(object, array);
+  return true;
 }
 
 }  // namespace hccl_py

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "array.hpp"
 #include "bindings.hpp"
+#include "call_py.hpp"
 #include "hccl_py/error.hpp"
 #include "hccl_py/failure.hpp"
 #include "hccl_py/group.hpp"
@@ -47,16 +47,11 @@ bool interrupted() {
   return PyErr_CheckSignals() != 0;
 }
 
-void throw_if_failed(const Op& op, std::uint32_t rank) {
-  if (PyErr_Occurred() != nullptr) throw nb::python_error();
-  if (op.state.load() == Op::State::failed) raise_failure(op, rank);
-}
-
 // A started op and its group. The buffers are kept by the Python side until done() or wait() say so.
 class Work {
  public:
   Work(std::shared_ptr<Group> group, std::shared_ptr<Op> op) : group_(std::move(group)), op_(std::move(op)) {}
-  bool done() const { return !op_->pending(); }
+  bool done() { return group_->test(*op_); }
   bool failed() const { return op_->state.load() == Op::State::failed; }
   // Throws what went wrong; false if `timeout_s` passed first.
   bool wait(std::optional<double> timeout_s) {
@@ -75,64 +70,6 @@ class Work {
   std::shared_ptr<Group> group_;
   std::shared_ptr<Op> op_;
 };
-
-Call make_call(int collective, int op, int dtype, std::uint32_t root, std::uintptr_t input, std::uintptr_t output, std::uint64_t count) {
-  if (collective < 0 || collective >= kNumCollectives || op < 0 || op >= kNumReduceOps || dtype < 0 || dtype >= kNumDTypes)
-    throw ConfigError("unknown collective, reduction operator or element type");
-  Call call;
-  call.collective = static_cast<Collective>(collective);
-  call.op = static_cast<ReduceOp>(op);
-  call.dtype = static_cast<DType>(dtype);
-  call.root = root;
-  call.input = reinterpret_cast<const std::byte*>(input);
-  call.output = reinterpret_cast<std::byte*>(output);
-  call.count = count;
-  return call;
-}
-
-// Blocking; false if the group has no plan table for the call yet.
-bool run_call(Group& group, const Call& call) {
-  Op work;
-  work.call = call;
-  if (!group.prepare(work)) return false;
-  bool ran;
-  {
-    const nb::gil_scoped_release release;
-    ran = group.run_now(work);
-    if (!ran) {
-      auto shared = std::make_shared<Op>();
-      shared->call = work.call;
-      shared->executor = work.executor;
-      group.start(shared);
-      while (!group.wait(*shared, -1)) group.abort("it was interrupted");  // the buffers are the caller's: see it end
-      work.sequence = shared->sequence;
-      if (shared->state.load() == Op::State::failed) work.fail(shared->failure);
-    }
-  }
-  throw_if_failed(work, group.rank());
-  return true;
-}
-
-bool run(Group& group, int collective, int op, int dtype, std::uint32_t root, std::uintptr_t input, std::uintptr_t output,
-         std::uint64_t count) {
-  return run_call(group, make_call(collective, op, dtype, root, input, output, count));
-}
-
-// The short way for plain arrays: false wherever something takes a second look; nothing has happened then.
-bool run_arrays(Group& group, int collective, int op, std::uint32_t root, nb::handle input, nb::handle output,
-                std::uint32_t input_blocks, std::uint32_t output_blocks) {
-  Array in, out;
-  if (!look_at(input, in) || in.dtype < 0 || !in.contiguous || !in.on_host) return false;
-  if (output.is(input)) {
-    out = in;
-  } else if (!look_at(output, out) || out.dtype != in.dtype || !out.contiguous || !out.on_host) {
-    return false;
-  }
-  const std::uint64_t count = in.count / input_blocks;
-  if (out.readonly || in.count != count * input_blocks || out.count != count * output_blocks) return false;
-  return run_call(group, make_call(collective, op, in.dtype, root, reinterpret_cast<std::uintptr_t>(in.data),
-                                   reinterpret_cast<std::uintptr_t>(out.data), count));
-}
 
 std::optional<Work> start(const std::shared_ptr<Group>& group, int collective, int op, int dtype, std::uint32_t root,
                           std::uintptr_t input, std::uintptr_t output, std::uint64_t count,
@@ -232,8 +169,9 @@ void bind_group(nb::module_& m) {
       .def_prop_ro("source", &Work::source, "The rank that sent, of a receive that is done.")
       .def_prop_ro("sequence", &Work::sequence);
 
-  nb::class_<Group>(m, "Group", "One rank's membership in a group.")
-      .def(nb::new_(&make_group), nb::arg("rank"), nb::arg("world"), nb::kw_only(), nb::arg("hub") = nb::none(),
+  nb::class_<Group> group(m, "Group", "One rank's membership in a group.");
+  bind_calls(m, group);
+  group.def(nb::new_(&make_group), nb::arg("rank"), nb::arg("world"), nb::kw_only(), nb::arg("hub") = nb::none(),
            nb::arg("use_shm") = true, nb::arg("use_tcp") = true, nb::arg("host_id") = "", nb::arg("usable_cpus") = 1,
            nb::arg("spins") = -1, nb::arg("segment_bytes") = 32768, nb::arg("timeout_s") = 600.0, nb::arg("strict") = false,
            nb::arg("shm_ring_bytes") = 262144, nb::arg("shm_slot_bytes") = 65536, nb::arg("tcp_interfaces") = "",
@@ -280,10 +218,6 @@ void bind_group(nb::module_& m) {
              g.set_table(static_cast<Collective>(collective), root, uneven, std::move(upto), programs);
            },
            nb::arg("collective"), nb::arg("root"), nb::arg("uneven"), nb::arg("upto_bytes"), nb::arg("programs"))
-      .def("run", &run, nb::arg("collective"), nb::arg("op"), nb::arg("dtype"), nb::arg("root"), nb::arg("input"),
-           nb::arg("output"), nb::arg("count"), "Runs a collective; False if it has no plan table yet.")
-      .def("run_arrays", &run_arrays, nb::arg("collective"), nb::arg("op"), nb::arg("root"), nb::arg("input").none(), nb::arg("output").none(),
-           nb::arg("input_blocks"), nb::arg("output_blocks"), "Runs a collective on plain arrays; False: take the long way.")
       .def("start", &start, nb::arg("collective"), nb::arg("op"), nb::arg("dtype"), nb::arg("root"), nb::arg("input"),
            nb::arg("output"), nb::arg("count"), nb::arg("counts") = nb::none(), "Starts one; None if it has no plan table yet.")
       .def("start_send", [](const std::shared_ptr<Group>& g, std::uintptr_t memory, std::uint64_t bytes, int dst, std::uint64_t tag) {

@@ -19,11 +19,13 @@ namespace {
 constexpr std::size_t kStreamFromBytes = std::size_t{16} << 20;
 constexpr std::size_t kLineBytes = 64;
 
-__attribute__((target("avx2"))) void stream_copy(char* out, const char* in, std::size_t bytes) {
+__attribute__((target("avx2"))) void stream_copy(char* out, const char* in, std::size_t bytes, const char* next) {
   const std::size_t head = (kLineBytes - reinterpret_cast<std::uintptr_t>(out) % kLineBytes) % kLineBytes;
   std::memcpy(out, in, head);
   std::size_t at = head;
   for (; at + 4 * kLineBytes <= bytes; at += 4 * kLineBytes) {
+    if (next != nullptr)
+      for (int k = 0; k < 4; ++k) _mm_prefetch(next + at + kLineBytes * static_cast<std::size_t>(k), _MM_HINT_T0);
     __m256i part[8];
     for (int k = 0; k < 8; ++k) part[k] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(in + at + 32 * k));
     for (int k = 0; k < 8; ++k) _mm256_stream_si256(reinterpret_cast<__m256i*>(out + at + 32 * k), part[k]);
@@ -44,7 +46,7 @@ void copy_bytes(void* out, const void* in, std::size_t bytes) {
   if (bytes == 0 || out == in) return;
 #if defined(__x86_64__)
   if (bytes >= kStreamFromBytes && streams()) {
-    stream_copy(static_cast<char*>(out), static_cast<const char*>(in), bytes);
+    stream_copy(static_cast<char*>(out), static_cast<const char*>(in), bytes, nullptr);
     stream_fence();
     return;
   }
@@ -58,10 +60,10 @@ void stream_fence() {
 #endif
 }
 
-void stream_bytes(void* out, const void* in, std::size_t bytes) {
+void stream_bytes(void* out, const void* in, std::size_t bytes, [[maybe_unused]] const void* next) {
 #if defined(__x86_64__)
   if (bytes >= 4 * kLineBytes && streams()) {
-    stream_copy(static_cast<char*>(out), static_cast<const char*>(in), bytes);
+    stream_copy(static_cast<char*>(out), static_cast<const char*>(in), bytes, static_cast<const char*>(next));
     return;
   }
 #endif

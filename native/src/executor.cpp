@@ -16,6 +16,24 @@ void note_once(std::vector<T*>& list, T& item) {
   if (std::find(list.begin(), list.end(), &item) == list.end()) list.push_back(&item);
 }
 
+// From which size on private memory is lent. Where every rank reads as much as it lends, at once; where one rank would do
+// all the copying while the others wait, never; where what is read is folded, and so staged, or all wait for one rank, a
+// ring is as good up to large sizes.
+std::uint64_t from_private(Collective collective, std::uint64_t least) {
+  switch (collective) {
+    case Collective::all_gather:
+    case Collective::all_to_all:
+    case Collective::scatter: return least;
+    case Collective::reduce:
+    case Collective::gather: return 0;
+    case Collective::all_reduce:
+    case Collective::broadcast:
+    case Collective::reduce_scatter:
+    case Collective::barrier: return 64 * least;
+  }
+  return 0;
+}
+
 constexpr std::size_t kTakeBytes = 256 * 1024;           // what is taken from a peer's memory in one go
 constexpr std::size_t kLandBytes = 8 * 1024;             // with all its copies it stays in the first-level cache
 constexpr std::uint64_t kPastCacheBytes = 1024 * 1024;   // a share so large is not in the cache when it is read next
@@ -192,7 +210,7 @@ void Executor::choose_ways(const Call& call, const Lending& lending) {
     if (where == Where::output && lending.output.segment != 0)
       place = {lending.output.segment, lending.output.offset + static_cast<std::uint64_t>(from - call.output)};
     const bool shared = place.segment != 0;
-    const std::uint64_t least = shared ? lending.shared_bytes : lending.private_bytes;
+    const std::uint64_t least = shared ? lending.shared_bytes : from_private(call.collective, lending.private_bytes);
     for (std::size_t k = 0; k < run.targets.size(); ++k) {
       RunOperand& target = run.targets[k];
       target.way = Way::stream;
@@ -553,10 +571,11 @@ std::size_t Executor::fold_and_land(RunStep& step, std::size_t want) {
     fold_(out, fold_sources_.data(), step.sources.size(), piece / element_, scale_);
     for (std::size_t k = 0; k < step.sources.size(); ++k)
       fold_sources_[k].data = static_cast<const std::byte*>(fold_sources_[k].data) + piece;
-    for (RunOperand& target : step.targets) {
+    for (std::size_t k = 0; k < step.targets.size(); ++k) {
+      const RunOperand& target = step.targets[k];
       std::byte* to = (target.send != nullptr ? target.landing : target.memory) + step.made + at;
       if (step.stream_past)
-        stream_bytes(to, out, piece);
+        stream_bytes(to, out, piece, k < step.sources.size() ? fold_sources_[k].data : nullptr);
       else if (target.send != nullptr)
         std::memcpy(to, out, piece);
     }

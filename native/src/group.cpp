@@ -24,6 +24,7 @@ using Sequence = std::atomic_ref<std::uint64_t>;
 
 constexpr std::int64_t kLongestSleep_ns = 100'000'000;
 constexpr std::int64_t kStartTime_ns = 100'000;           // that start() drives before it returns
+constexpr std::uint32_t kTurnsPerLook = 8;                // of waiting for a collective, per look for messages
 constexpr std::uint64_t kMostElements = std::uint64_t{1} << 58;
 
 std::uint64_t elements(std::uint32_t blocks, std::uint64_t count, const std::uint64_t* counts) {
@@ -35,34 +36,12 @@ std::uint64_t elements_before(std::uint32_t block, std::uint64_t count, const st
   return counts == nullptr ? block * count : std::accumulate(counts, counts + block, std::uint64_t{0});
 }
 
-// The counts of uneven blocks where all ranks know all of them, else nothing: what ranks compare must be the same on all.
-std::span<const std::uint64_t> known_counts(const Call& call, std::uint32_t world) {
-  const std::uint64_t* counts = call.collective == Collective::all_gather       ? call.output_counts
-                                : call.collective == Collective::reduce_scatter ? call.input_counts
-                                                                                : nullptr;
-  return counts == nullptr ? std::span<const std::uint64_t>() : std::span(counts, world);
-}
-
-// `count` of the fingerprint: elements per block; of uneven blocks a hash of their counts.
-std::uint64_t contract_count(const Call& call, std::uint32_t world) {
-  if (!call.uneven()) return call.count;
-  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a, by words
-  for (const std::uint64_t count : known_counts(call, world)) hash = (hash ^ count) * 0x100000001b3;
-  return hash;
-}
-
 // By which a table is searched. Ranks may know different blocks only: then they agree on the program for the largest.
 std::uint64_t block_bytes(const Call& call, std::uint32_t world) {
   if (!call.uneven()) return call.count * size_of(call.dtype);
   const auto counts = known_counts(call, world);
   if (counts.empty()) return ~std::uint64_t{0};
   return std::accumulate(counts.begin(), counts.end(), std::uint64_t{0}) / world * size_of(call.dtype);
-}
-
-// The largest INPUT of any rank, in bytes: a scatter's root has one block per rank, the others none.
-std::uint64_t largest_payload(const ProgramHeader& h, const Call& call) {
-  const std::uint32_t blocks = call.collective == Collective::scatter ? h.world : std::max(h.input_blocks, 1u);
-  return blocks * call.count * size_of(call.dtype);
 }
 
 }  // namespace
@@ -91,11 +70,17 @@ void Group::set_table(Collective collective, std::uint32_t root, bool uneven, st
   tables_[{collective, root, uneven}] = std::move(table);
 }
 
-bool Group::prepare(Op& op) const {
-  if (getpid() != pid_)
-    throw BrokenGroupError("this group belongs to process " + std::to_string(pid_) + ", a forked child has no part in it: connect one after the fork");
+void Group::check_usable() const {
+  if (Forks::count() == forks_ && !closed_.load(std::memory_order_relaxed) && !broken_.load(std::memory_order_relaxed)) [[likely]]
+    return;
+  if (Forks::count() != forks_)
+    throw BrokenGroupError("this group belongs to the parent of this process, a forked child has no part in it: connect one after the fork");
   if (closed_.load()) throw BrokenGroupError("this group was closed");
   if (broken_.load()) throw BrokenGroupError("this group is broken since an earlier error: " + describe_broken());
+}
+
+bool Group::prepare(Op& op) const {
+  check_usable();
   if (op.kind != Op::Kind::collective) {
     const bool any = op.kind == Op::Kind::recv && op.peer == -1;
     if (!any && (op.peer < 0 || static_cast<std::uint32_t>(op.peer) >= world_))
@@ -153,17 +138,73 @@ std::int64_t Group::deadline(double timeout_s) const {
   return monotonic_ns() + static_cast<std::int64_t>(std::min(timeout_s, limit) * 1e9);
 }
 
-bool Group::run_now(Op& op) {
-  op.deadline_ns = deadline(options_.timeout_s);
+void Group::settle(Op& op) const {
+  if (op.executor == nullptr || remote_ || !SlotCall::fits(op.executor->program(), op.call, board_.slot_bytes())) return;
+  op.slot_call = std::make_shared<SlotCall>(op.executor->program(), op.call, local_index_);
+}
+
+// Takes the token if nothing is under way.
+bool Group::take_token() {
   if (!try_token()) return false;
   take_in();
-  const bool free = current_ == nullptr && collectives_.empty() && !broken_.load(std::memory_order_relaxed);
-  if (free) {
-    begin(op);
-    drive_until(op);
+  if (abort_asked_.load(std::memory_order_relaxed)) check_health();
+  if (current_ == nullptr && collectives_.empty() && !broken_.load(std::memory_order_relaxed)) return true;
+  release_token();
+  return false;
+}
+
+Group::Begun Group::begin_collective(Op& op) {
+  op.deadline_ns = 0;
+  if (!take_token()) return Begun::busy;
+  begin(op);
+  if (slot_call_ == nullptr || phase_ != Phase::arriving) return Begun::under_way;
+  for (std::uint32_t turn = 0; !arrive(); ++turn) {
+    if (turn >= first_spins_) return Begun::under_way;
+    cpu_relax();
+  }
+  if (current_ != nullptr) {
+    slot_call_->fold(op.call, board_, mine_.sequence);
+    finish_current();
   }
   release_token();
-  return free;
+  return Begun::over;
+}
+
+Group::Begun Group::begin_messages(std::array<Op*, 2> ops) {
+  if (!take_token()) return Begun::busy;
+  messages_now_ = ops;
+  for (Op* op : ops) {
+    if (op == nullptr) continue;
+    op->deadline_ns = 0;
+    p2p_->post(*op);
+  }
+  const auto pending = [&] { return std::any_of(ops.begin(), ops.end(), [](const Op* op) { return op != nullptr && op->pending(); }); };
+  for (std::uint32_t turn = 0; pending(); ++turn) {
+    if (turn > first_spins_ / kTurnsPerLook) return Begun::under_way;
+    if (!drive()) cpu_relax();
+  }
+  messages_now_ = {};
+  release_token();
+  return Begun::over;
+}
+
+void Group::end_messages() {
+  for (Op* op : messages_now_)
+    if (op != nullptr) drive_until(*op);
+  messages_now_ = {};
+  release_token();
+}
+
+void Group::end_now(Op& op) {
+  if (op.kind != Op::Kind::collective) return end_messages();
+  drive_until(op);
+  release_token();
+}
+
+bool Group::run_now(Op& op) {
+  const Begun begun = begin_now(op);
+  if (begun == Begun::under_way) end_now(op);
+  return begun != Begun::busy;
 }
 
 void Group::submit(std::shared_ptr<Op> op) {
@@ -185,6 +226,10 @@ void Group::start(std::shared_ptr<Op> op) {
     const std::int64_t until = monotonic_ns() + kStartTime_ns;
     while (drive() && monotonic_ns() < until) {
     }
+    for (std::uint32_t turn = 0; turn < first_spins_ && only_published(); ++turn) {  // the peers may be as far in a moment
+      if (drive(false)) break;
+      cpu_relax();
+    }
     release_token();
     return;
   }
@@ -198,6 +243,14 @@ void Group::notify_progress() {
     if (!progress_) progress_ = Progress::shared();
   }
   progress_->notify(shared_from_this());
+}
+
+bool Group::test(Op& op) {
+  if (op.pending() && try_token()) {
+    if (!drive()) check_health();  // perhaps nobody else looks
+    release_token();
+  }
+  return !op.pending();
 }
 
 bool Group::wait(Op& op, double timeout_s) {
@@ -233,24 +286,32 @@ void Group::wake_waiters() {
 }
 
 void Group::release_token_quietly() {
-  token_.store(0, std::memory_order_release);
-  wake_waiters();
+  token_.exchange(0, std::memory_order_seq_cst);
+  if (waiters_.load(std::memory_order_seq_cst) != 0) wake_waiters();
 }
 
 void Group::release_token() {
+  const bool leave = !has_work() || only_published();
   release_token_quietly();
-  if (has_work()) notify_progress();
+  if (!leave) notify_progress();
+}
+
+// True if all that is left is a collective by the board that has been entered: no peer waits for more from us until the next
+// one, and whoever wants its result here will wait for it.
+bool Group::only_published() const {
+  return pending_.load(std::memory_order_acquire) == 1 && slot_call_ != nullptr && phase_ == Phase::arriving && !p2p_->busy();
 }
 
 // Drives until `op` is over. Holds the token.
 void Group::drive_until(Op& op) {
   waiter_.reset();
-  while (op.pending()) {
-    if (drive()) {
+  for (std::uint32_t turn = 0; op.pending(); ++turn) {
+    if (drive(turn % kTurnsPerLook == 0)) {
       waiter_.reset();
       continue;
     }
     if (waiter_.pause()) continue;
+    if (op.deadline_ns == 0) op.deadline_ns = deadline(options_.timeout_s);
     check_health();
     if (op.pending() && options_.interrupted != nullptr && monotonic_ns() >= next_interrupt_ns_) {
       next_interrupt_ns_ = monotonic_ns() + kLongestSleep_ns;
@@ -340,11 +401,11 @@ void Group::take_in() {
 }
 
 // Moves everything on once. Holds the token.
-bool Group::drive() {
+bool Group::drive(bool all) {
   if (abort_asked_.load(std::memory_order_relaxed) && !broken_.load(std::memory_order_relaxed)) break_down(abort_failure());
   take_in();
   bool moved = drive_collective();
-  if (!moved || p2p_->busy()) {
+  if ((all && !moved) || p2p_->busy()) {
     moved |= p2p_->progress();
     if (!messages_.empty()) {
       const std::size_t over = std::erase_if(messages_, [](const std::shared_ptr<Op>& op) { return !op->pending(); });
@@ -354,8 +415,8 @@ bool Group::drive() {
       }
     }
     if (p2p_->bad_news() && !broken_.load(std::memory_order_relaxed)) break_down(p2p_->bad_news());
-    if (!moved && remote_) moved = look_at_wires();
   }
+  if (!moved && remote_) moved = look_at_wires();
   return moved;
 }
 
@@ -372,8 +433,8 @@ bool Group::drive_collective() {
   if (phase_ == Phase::arriving) {
     if (!arrive()) return false;
     if (current_ == nullptr) return true;  // it failed the contract check
-    if (slots_) {
-      run_slots();
+    if (slot_call_ != nullptr) {
+      slot_call_->fold(current_->call, board_, mine_.sequence);
       finish_current();
       return true;
     }
@@ -413,21 +474,25 @@ void Group::begin(Op& op) {
   current_ = &op;
   phase_ = Phase::following;
   arrived_ = 0;
-  disagreement_ = {};
+  if (disagreement_) disagreement_ = {};
   op.sequence = next_sequence_++;
-  const Call& call = op.call;
-  const ProgramHeader& h = op.executor->program().header();
-  mine_ = {};
+  slot_call_ = slot_call_of(op);
+  mine_ = slot_call_ != nullptr ? slot_call_->contract() : fingerprint_of(op.executor->program().header(), op.call);
   mine_.sequence = op.sequence;
-  mine_.collective = static_cast<std::uint8_t>(call.collective);
-  mine_.op = reduces(call.collective) ? static_cast<std::uint8_t>(call.op) : 0;
-  mine_.dtype = static_cast<std::uint8_t>(call.dtype);
-  mine_.flags = call.uneven() ? 1 : 0;
-  mine_.root = call.root;
-  mine_.count = contract_count(call, world_);
-  mine_.plan_digest = h.digest;
-  slots_ = op.executor->program().one_round() && !remote_ && !call.uneven() && largest_payload(h, call) <= board_.slot_bytes();
   if (settled_) enter();
+}
+
+// How the op goes by the board; nullptr if it does not.
+SlotCall* Group::slot_call_of(const Op& op) {
+  if (op.slot_call != nullptr) return op.slot_call.get();
+  const Program& program = op.executor->program();
+  const Call& call = op.call;
+  if (remote_ || !SlotCall::fits(program, call, board_.slot_bytes())) return nullptr;
+  const std::uint64_t mixed = (reinterpret_cast<std::uintptr_t>(&program) >> 6) + call.count * 0x9e3779b97f4a7c15 +
+                              static_cast<std::uint64_t>(call.dtype) * 8 + static_cast<std::uint64_t>(call.op);
+  std::shared_ptr<SlotCall>& known = slot_calls_[(mixed ^ mixed >> 32) % slot_calls_.size()];
+  if (!known || !known->is_of(program, call)) known = std::make_shared<SlotCall>(program, call, local_index_);
+  return known.get();
 }
 
 // After a mismatch, which ranks leave as soon as they see it: true once all have entered the collective before this one,
@@ -441,18 +506,18 @@ bool Group::follow() const {
 // Enters a collective: says so on the board, with the payload if that goes by the slots.
 void Group::enter() {
   phase_ = Phase::arriving;
-  const Call& call = current_->call;
-  const std::uint64_t payload = std::uint64_t{current_->executor->program().header().input_blocks} * call.count * size_of(call.dtype);
-  if (slots_ && payload != 0) std::memcpy(board_.slot(my_local_, mine_.sequence), call.input, payload);
-  if (!slots_ && shm_) find_shared();
-  Fingerprint& line = board_.rank(my_local_).line[mine_.sequence & 1];
-  line.segment = lending_.output.segment;
-  line.segment_offset = lending_.output.offset;
-  std::memcpy(reinterpret_cast<std::byte*>(&line) + sizeof line.sequence,
-              reinterpret_cast<const std::byte*>(&mine_) + sizeof mine_.sequence, offsetof(Fingerprint, segment) - sizeof line.sequence);
+  BoardRank& mine = board_.rank(my_local_);
+  Fingerprint& line = mine.line[mine_.sequence & 1];
+  if (slot_call_ != nullptr) {
+    slot_call_->publish(current_->call, board_, my_local_, mine_.sequence);
+  } else {
+    if (shm_) find_shared();
+    line.segment = lending_.output.segment;
+    line.segment_offset = lending_.output.offset;
+    mine.write_contract(mine_, mine_.sequence);
+  }
   Sequence(line.sequence).store(mine_.sequence, std::memory_order_release);
-  for (std::uint32_t i = 0; i < board_.num_ranks(); ++i)
-    if (i != my_local_) bells_->ring(i);
+  bells_->ring_others(my_local_);
 }
 
 // True once all ranks of this host have entered the collective, or it has failed. Nothing of the user's was written yet.
@@ -514,38 +579,6 @@ bool Group::begin_run() {
   return current_->executor->begin(current_->call, mine_, lending_);
 }
 
-// Runs a one-round plan on the payloads in the slots: each source is our own memory or a peer's INPUT.
-void Group::run_slots() {
-  const Call& call = current_->call;
-  const Program& program = current_->executor->program();
-  const ProgramHeader& h = program.header();
-  const std::size_t element = size_of(call.dtype);
-  const std::uint32_t slots = h.slots_per_block;
-  const auto offset = [&](std::uint32_t slot) {
-    return (slot / slots * call.count + slot_begin(call.count, slots, slot % slots)) * element;
-  };
-  const FoldFn fold = reduces(call.collective) ? fold_kernel(call.op, call.dtype, best_isa()) : nullptr;
-  for (const Step& step : program.steps()) {
-    const auto targets = program.targets(step);
-    const auto target = std::find_if(targets.begin(), targets.end(), [](const Operand& o) { return o.where == Where::output; });
-    if (target == targets.end()) continue;  // a send: the payload is in the slot already
-    std::byte* out = call.output + offset(target->slot);
-    const std::size_t bytes = offset(target->slot + target->span) - offset(target->slot);
-    const auto sources = program.sources(step);
-    for (std::size_t k = 0; k < sources.size(); ++k) {
-      const Operand& o = sources[k];
-      const std::byte* base = o.where == Where::input    ? call.input
-                              : o.where == Where::output ? call.output
-                                                         : board_.slot(static_cast<std::uint32_t>(local_index_[o.peer]), mine_.sequence);
-      fold_sources_[k] = {base + offset(o.slot), o.raw != 0};
-    }
-    if (sources.size() > 1)
-      fold(out, fold_sources_.data(), sources.size(), bytes / element, 1.0 / world_);
-    else if (fold_sources_[0].data != out && bytes != 0)
-      std::memcpy(out, fold_sources_[0].data, bytes);
-  }
-}
-
 // The op is over: it leaves the queue. Its memory may be gone right after its state has changed.
 void Group::retire_current() {
   if (!collectives_.empty() && collectives_.front().get() == current_) {
@@ -558,7 +591,12 @@ void Group::retire_current() {
 
 void Group::finish_current() {
   Op& op = *current_;
-  const std::shared_ptr<Op> keep = collectives_.empty() ? nullptr : collectives_.front();
+  if (collectives_.empty()) {  // the caller's own: nobody else waits for it
+    retire_current();
+    op.finish();
+    return;
+  }
+  const std::shared_ptr<Op> keep = collectives_.front();
   retire_current();
   op.finish();
   wake_waiters();

@@ -14,6 +14,8 @@
 namespace hccl_py {
 namespace {
 
+constexpr std::uint32_t kFirstSpins = 128;  // two to four microseconds
+
 // Plans may use as many channels as there are TCP connections; point-to-point has one more of its own.
 std::uint32_t plan_channels(const GroupOptions& options) { return static_cast<std::uint32_t>(std::max(1, options.tcp.connections)); }
 
@@ -26,9 +28,8 @@ Group::Group(std::uint32_t rank, std::uint32_t world, GroupOptions options, std:
       hub_(std::move(hub)),
       nonce_(random_u64()),
       local_index_(world, -1),
-      waiter_(WaitPolicy{}),
-      fold_sources_(world + 1),
-      pid_(getpid()) {
+      waiter_(WaitPolicy{}) {
+  Forks::watch();
   if (world == 0 || rank >= world)
     throw ConfigError("rank " + std::to_string(rank) + " is outside a world of " + std::to_string(world));
   if (options_.segment_bytes < 64 || options_.segment_bytes % 64 != 0)
@@ -155,7 +156,10 @@ void Group::connect(const std::vector<std::vector<std::byte>>& reports, double t
     p2p_->attach(peer, shm_->send_pipe(index, channels), shm_->recv_pipe(index, channels));
   }
   remote_ = !remote.empty();
-  if (remote_ && options_.spins < 0) waiter_ = Waiter(WaitPolicy::choose(static_cast<std::uint32_t>(local_ranks_.size()), options_.usable_cpus).with_wires());
+  if (remote_ && options_.spins < 0) {
+    const auto ranks = static_cast<std::uint32_t>(local_ranks_.size());
+    waiter_ = Waiter(WaitPolicy::choose(ranks, options_.usable_cpus).with_wires(ranks, options_.usable_cpus));
+  }
   if (remote_) connect_remote(remote, timeout_s);
   listener_.reset();
   addresses_.clear();
@@ -202,6 +206,8 @@ void Group::set_up_board(Board board) {
   WaitPolicy policy = WaitPolicy::choose(static_cast<std::uint32_t>(local_ranks_.size()), options_.usable_cpus);
   if (options_.spins >= 0) policy.spins = static_cast<std::uint32_t>(options_.spins);
   waiter_ = Waiter(policy);
+  // Over loopback the others are threads of this process: they may need what our caller holds.
+  first_spins_ = hub_ ? 0 : std::min(policy.spins, kFirstSpins);
 }
 
 bool Group::pace(std::uint32_t peer, std::uint32_t channel, double most_Bps) {

@@ -36,6 +36,8 @@ void Group::check_health() {
   const Op* late = current_ != nullptr && current_->deadline_ns <= now ? current_ : nullptr;
   for (const std::shared_ptr<Op>& op : messages_)
     if (op->pending() && op->deadline_ns <= now) late = op.get();
+  for (Op* op : messages_now_)
+    if (op != nullptr && op->pending() && op->deadline_ns != 0 && op->deadline_ns <= now) late = op;
   if (late != nullptr) {
     break_down(timeout_failure(*late));
     return;
@@ -70,7 +72,9 @@ Failure Group::lost_peer() const {
                : phase_ == Phase::running ? current_->executor->waiting_for(rank) == rank
                                           : false;
     // A receive from anybody needs it once nobody else is left.
-    for (const std::shared_ptr<Op>& op : messages_) needed |= op->pending() && (op->peer == rank || (op->peer < 0 && gone + 1 == world_));
+    const auto needs = [&](const Op& op) { return op.pending() && (op.peer == rank || (op.peer < 0 && gone + 1 == world_)); };
+    for (const std::shared_ptr<Op>& op : messages_) needed |= needs(*op);
+    for (const Op* op : messages_now_) needed |= op != nullptr && needs(*op);
     if (!needed) continue;
     Failure why;
     why.kind = FailureKind::peer_lost;
@@ -241,7 +245,7 @@ void Group::abort(const std::string& why) {
 
 void Group::close() {
   closed_.store(true);
-  if (!bells_ || left_.load() || getpid() != pid_) return;
+  if (!bells_ || left_.load() || Forks::count() != forks_) return;
   {
     const std::lock_guard lock(broken_mutex_);
     if (!abort_asked_.load()) abort_text_ = "rank " + std::to_string(rank_) + " closed the group while work was under way";
@@ -285,7 +289,7 @@ void Group::close() {
 
 Group::~Group() {
   close();
-  if (getpid() == pid_) return;
+  if (Forks::count() == forks_) return;
   // A forked child shares sockets and epoll with its parent and has no progress thread: it must undo nothing.
   new TcpMesh(std::move(mesh_));
   new std::shared_ptr<Progress>(std::move(progress_));

@@ -44,6 +44,18 @@ bool private_anonymous(const std::byte* memory, std::size_t bytes) {
   return at >= end;
 }
 
+// Bytes that can be had without anybody being killed for them; all there are, if the system does not say.
+std::uint64_t available_bytes() {
+  std::FILE* file = std::fopen("/proc/meminfo", "re");
+  if (file == nullptr) return ~std::uint64_t{0};
+  unsigned long long kib = ~std::uint64_t{0} >> 10;
+  char line[256];
+  while (std::fgets(line, sizeof line, file) != nullptr && std::sscanf(line, "MemAvailable: %llu kB", &kib) != 1) {
+  }
+  std::fclose(file);
+  return std::uint64_t{kib} << 10;
+}
+
 struct Note {
   std::uint64_t nonce;
   std::uint32_t owner;
@@ -59,7 +71,11 @@ Segment::Segment(std::size_t bytes, std::byte* adopted) : bytes_(bytes), adopted
   fd_ = Fd(memfd_create("hccl_py-segment", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd_) refuse("memfd_create failed");
   if (ftruncate(fd_.get(), static_cast<off_t>(kPage + bytes)) != 0) refuse("it cannot be sized");
-  // Pages that cannot be had are an error here, not a SIGBUS when they are touched.
+  // Pages that cannot be had are an error here, not a SIGBUS when they are touched. The kernel would go on until it has to
+  // kill somebody: what is plainly too much is refused first.
+  const bool enough = bytes <= available_bytes();
+  errno = ENOMEM;
+  if (!enough) refuse("there is not enough memory");
   if (fallocate(fd_.get(), 0, 0, static_cast<off_t>(kPage + bytes)) != 0 && errno != EOPNOTSUPP) refuse("there is not enough memory");
   fcntl(fd_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
   void* head = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);

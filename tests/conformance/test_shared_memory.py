@@ -151,8 +151,8 @@ def test_from_which_size_on_messages_are_lent() -> None:
     assert staged(shared_from_bytes=64 * 1024) == 0
     assert staged(shared_from_bytes=64 * 1024 + 1, private_from_bytes=0) == 2 * 64 * 1024
     assert staged(shared_from_bytes=0, private_from_bytes=0) == 2 * 64 * 1024
-    assert staged(private_from_bytes=64 * 1024) == 64 * 1024
-    assert staged(private_from_bytes=64 * 1024 + 1) == 2 * 64 * 1024
+    assert staged(private_from_bytes=1024) == 64 * 1024  # of what is folded, 64 times the setting
+    assert staged(private_from_bytes=1025) == 2 * 64 * 1024
 
 
 def test_memory_comes_and_goes(ranks: Ranks) -> None:
@@ -207,6 +207,8 @@ def test_memory_that_cannot_be_shared_is_refused(ranks: Ranks) -> None:
                 comm.register(wrong)
         with pytest.raises(ConfigError, match="negative"):
             comm.empty((3, -1))
+        with pytest.raises(ConfigError, match="not enough memory"):  # before anybody is killed for it
+            comm.empty(1 << 45)
         assert comm.empty(0).size == 0 and comm.empty((), "int8").shape == ()
 
     ranks.run(task)

@@ -30,11 +30,11 @@ def version(record: Mapping[str, Any], name: str) -> str:
     return f"{spelt} {number[0] if number else said}" + (")" if name == "gloo" else "")
 
 
-def times_s(record: Mapping[str, Any], form: str) -> dict[int, dict[str, Mapping[str, Any]]]:
-    """Return ``{size in bytes: {library: cell}}`` of one form."""
+def times_s(record: Mapping[str, Any], form: str, case: str = "all_reduce") -> dict[int, dict[str, Mapping[str, Any]]]:
+    """Return ``{size in bytes: {library: cell}}`` of one form of a collective."""
     table: dict[int, dict[str, Mapping[str, Any]]] = {}
     for row in record["rows"]:
-        if "time_s" in row[form]:
+        if row["collective"] == case and "time_s" in row[form]:
             table.setdefault(row["size_bytes"], {})[row["library"]] = row[form]
     return table
 
@@ -59,23 +59,26 @@ def all_reduce_table(record: Mapping[str, Any], forms: Sequence[str] = tuple(FOR
     return "\n\n".join(parts)
 
 
-def others_table(records: Mapping[str, Mapping[str, Any]]) -> str:
+def others_table(records: Sequence[Mapping[str, Any]]) -> str:
     """One line a collective and number of ranks: mean and worst ratio to the best baseline."""
     lines = [
-        "| collective | ranks | best baseline's time / ours (geometric mean) | slower at |",
+        "| collective | ranks | best baseline's time / ours (geometric mean) | slower at (time / best) |",
         "| --- | ---: | ---: | --- |",
     ]
-    for record in records.values():
-        ratios, case = {}, record["rows"][0]["collective"]
-        for form in FORMS:
-            for size, cells in times_s(record, form).items():
-                there = [name for name in BASELINES if name in cells]
-                if "hccl_py" in cells and there:
-                    best = min(there, key=lambda name: cells[name]["time_s"])
-                    ratios[size, form] = Ratio.of(cells["hccl_py"]["samples_s"], cells[best]["samples_s"]).median
-        slower = [f"{_bytes(size)} {FORMS[form]} ({ratio:.2f}x)" for (size, form), ratio in ratios.items() if ratio > 1]
-        mean = geometric_mean([1 / ratio for ratio in ratios.values()])
-        lines.append(f"| {case} | {record['ranks']} | {mean:.2f}x | {', '.join(slower) or 'none'} |")
+    for record in records:
+        for case in dict.fromkeys(row["collective"] for row in record["rows"]):
+            ratios = {}
+            for form in FORMS:
+                for size, cells in times_s(record, form, case).items():
+                    there = [name for name in BASELINES if name in cells]
+                    if "hccl_py" in cells and there:
+                        best = min(there, key=lambda name: cells[name]["time_s"])
+                        ratios[size, form] = Ratio.of(cells["hccl_py"]["samples_s"], cells[best]["samples_s"]).median
+            slower = [
+                f"{_bytes(size)} {FORMS[form]} ({ratio:.2f})" for (size, form), ratio in ratios.items() if ratio > 1
+            ]
+            mean = geometric_mean([1 / ratio for ratio in ratios.values()])
+            lines.append(f"| {case} | {record['ranks']} | {mean:.2f}x | {', '.join(slower) or 'no size'} |")
     return "\n".join(lines)
 
 
@@ -129,20 +132,12 @@ def write(out: Path) -> None:
             sections.append(
                 f"### {ranks} ranks\n\n{caption(records[name])}\n\n{all_reduce_table(records[name])}\n\n{drawn}"
             )
-    others = {
-        name: record
-        for name, record in sorted(records.items())
-        if re.fullmatch(r"[a-z_]+[24]", name) and _is_other(record)
-    }
+    others = [records[name] for name in ("others2", "others4") if name in records]
     if others:
         sections.append(f"### The other collectives\n\n8 B to 16 MiB, as above.\n\n{others_table(others)}")
     replace_between(BENCHMARKS, "\n\n".join(sections))
     if "two2" in records:
         replace_between(README, f"{caption(records['two2'])}\n\n{all_reduce_table(records['two2'], ('in_place',))}")
-
-
-def _is_other(record: Mapping[str, Any]) -> bool:
-    return bool(record.get("rows")) and record["rows"][0]["collective"] != "all_reduce"
 
 
 def _bytes(size: int) -> str:

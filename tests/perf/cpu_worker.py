@@ -75,6 +75,8 @@ class Worker:
         import torch
         import torch.distributed as dist
 
+        import hccl_py.torch  # noqa: F401  # registers the backend
+
         group = dist.new_group(backend="hccl_py")
         tensor = torch.zeros(2)
         calls = {

@@ -119,3 +119,25 @@ def test_read_only_memory_is_read_but_not_written(data: Any) -> None:
     assert describe(data, "recvbuf").size == len(data)
     with pytest.raises(ConfigError, match=r"^recvbuf is read-only"):
         describe(data, "recvbuf", writable=True)
+
+
+def test_lazily_negated_tensors_are_refused() -> None:
+    torch = pytest.importorskip("torch")
+    negated = torch.ones(2, dtype=torch.complex64).conj().imag
+    assert negated.is_neg()
+    with pytest.raises(ConfigError, match="resolve_neg"):
+        describe(negated, "buf")
+
+
+def test_the_short_look_at_numpy_arrays_sees_what_changes() -> None:
+    data = np.zeros(6, np.float32)
+    for _ in range(2):
+        assert describe(data, "buf", writable=True) == Buffer(data.ctypes.data, 6, DType.FLOAT32)
+    data.shape = (2, 3)
+    assert describe(data, "buf").size == 6
+    with pytest.raises(ConfigError, match="contiguous"):
+        describe(data.T, "buf")
+    with pytest.raises(ConfigError, match="read-only"):
+        describe(locked(data), "buf", writable=True)
+    data = data.view(np.int32)
+    assert describe(data, "buf").dtype is DType.INT32

@@ -44,6 +44,12 @@ class Bells {
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (board_.rank(local).sleeping.load(std::memory_order_relaxed) != 0) wake(local);
   }
+  // The same for all but `local`, who published it.
+  void ring_others(std::uint32_t local) const {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    for (std::uint32_t i = 0; i < board_.num_ranks(); ++i)
+      if (i != local && board_.rank(i).sleeping.load(std::memory_order_relaxed) != 0) wake(i);
+  }
   void ring_all() const {
     for (std::uint32_t i = 0; i < board_.num_ranks(); ++i) ring(i);
   }

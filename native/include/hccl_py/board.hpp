@@ -8,12 +8,17 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "hccl_py/wire.hpp"
 
 namespace hccl_py {
 
 enum class Sleeping : std::uint32_t { awake = 0, on_futex = 1, on_socket = 2 };
+
+// Of a line, the first half says what the rank has entered; the other is free for a payload so small that it fits.
+constexpr std::size_t kContractBytes = offsetof(Fingerprint, site);
+constexpr std::size_t kLinePayloadBytes = sizeof(Fingerprint) - kContractBytes;
 
 struct alignas(64) BoardRank {
   // By parity of the sequence number. `sequence` is written last, with release. Two lines are enough: a rank writes
@@ -32,7 +37,16 @@ struct alignas(64) BoardRank {
     std::atomic<std::uint64_t> sequence;  // 0: none
     char text[248];
   } site[2];
+
+  std::byte* line_payload(std::uint64_t sequence) { return reinterpret_cast<std::byte*>(&line[sequence & 1]) + kContractBytes; }
+  // All but the sequence number, by which the line is published.
+  void write_contract(const Fingerprint& contract, std::uint64_t sequence) {
+    constexpr std::size_t first = sizeof contract.sequence;
+    std::memcpy(reinterpret_cast<std::byte*>(&line[sequence & 1]) + first, reinterpret_cast<const std::byte*>(&contract) + first,
+                kContractBytes - first);
+  }
 };
+static_assert(sizeof(Fingerprint) == 64 && kLinePayloadBytes == 32);
 
 // The number of the last collective that the rank has entered; 0: none.
 inline std::uint64_t last_entered(BoardRank& rank) {
@@ -79,6 +93,10 @@ class Board {
   std::byte* slot(std::uint32_t local, std::uint64_t sequence) const {
     return memory_ + sizeof(BoardHeader) + num_ranks_ * sizeof(BoardRank) +
            (2 * std::size_t{local} + (sequence & 1)) * slot_bytes_;
+  }
+  // Where a rank's payload lies: in its line, if all payloads of the call fit there, or in its slot.
+  std::byte* payload(std::uint32_t local, std::uint64_t sequence, bool in_line) const {
+    return in_line ? rank(local).line_payload(sequence) : slot(local, sequence);
   }
   std::uint32_t num_ranks() const { return num_ranks_; }
   std::uint32_t slot_bytes() const { return slot_bytes_; }

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 
+#include "hccl_py/program.hpp"
 #include "hccl_py/types.hpp"
 #include "hccl_py/wire.hpp"
 
@@ -26,6 +28,11 @@ struct Call {
 
   bool uneven() const { return input_counts != nullptr || output_counts != nullptr; }
 };
+
+// The counts of uneven blocks where all ranks know all of them, else nothing: what ranks compare must be the same on all.
+std::span<const std::uint64_t> known_counts(const Call& call, std::uint32_t world);
+// What all ranks must say alike; the sequence number is left open.
+Fingerprint fingerprint_of(const ProgramHeader& header, const Call& call);
 
 enum class FailureKind : std::uint32_t { none, timeout, peer_lost, desync, transport, aborted, truncated, internal };
 

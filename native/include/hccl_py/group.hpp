@@ -3,8 +3,7 @@
 // the driver token drives all of it; nobody else touches a pipe. Blocking calls drive in the caller.
 #pragma once
 
-#include <sys/types.h>
-
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -18,11 +17,13 @@
 
 #include "hccl_py/contract.hpp"
 #include "hccl_py/executor.hpp"
+#include "hccl_py/fork.hpp"
 #include "hccl_py/loopback.hpp"
 #include "hccl_py/op.hpp"
 #include "hccl_py/point_to_point.hpp"
 #include "hccl_py/segments.hpp"
 #include "hccl_py/shm.hpp"
+#include "hccl_py/slot_call.hpp"
 #include "hccl_py/tcp.hpp"
 #include "hccl_py/waiter.hpp"
 
@@ -82,13 +83,27 @@ class Group : public std::enable_shared_from_this<Group> {
   // Checks an op against this group and finds its program; throws ConfigError or BrokenGroupError. False if no table
   // was set for it. Nothing has moved then.
   bool prepare(Op& op) const;
-  // Runs a collective in the caller, at once and without an allocation; afterwards it is no longer pending. False, and
-  // nothing done, if other work is under way: start() it then.
+  // After prepare(), of an op that will be run again and again: works out now what would be looked up each time.
+  void settle(Op& op) const;
+  // Throws BrokenGroupError unless the group can be used.
+  void check_usable() const;
+  // Runs a collective or a message in the caller, at once and without an allocation; afterwards it is no longer pending.
+  // False, and nothing done, if other work is under way: start() it then.
   bool run_now(Op& op);
+  // The same in two parts. The first returns within microseconds; if it says under_way, the second must follow, in
+  // the same thread, and may wait.
+  enum class Begun : std::uint8_t { busy, over, under_way };
+  Begun begin_now(Op& op) { return op.kind == Op::Kind::collective ? begin_collective(op) : begin_messages({&op, nullptr}); }
+  void end_now(Op& op);
+  // For messages: two at once, a send and a receive.
+  Begun begin_messages(std::array<Op*, 2> ops);
+  void end_messages();
   // Hands the op over; the group keeps it until it is no longer pending.
   void start(std::shared_ptr<Op> op);
   // Waits for a started op; false if `timeout_s` (if not negative) passed first, or a signal came; the op goes on then.
   bool wait(Op& op, double timeout_s);
+  // True if a started op is over; moves it on a little if nobody else does.
+  bool test(Op& op);
   std::int64_t deadline(double timeout_s) const;
   double timeout_s() const { return options_.timeout_s; }
 
@@ -112,7 +127,8 @@ class Group : public std::enable_shared_from_this<Group> {
   bool try_token() { return token_.exchange(1, std::memory_order_acquire) == 0; }
   void release_token();          // and sees to it that what is left is driven
   void release_token_quietly();  // by the progress thread, which goes on itself
-  bool drive();
+  // With `all` false it looks for messages only if one is waited for.
+  bool drive(bool all = true);
   bool has_work() const { return pending_.load(std::memory_order_acquire) != 0; }
   void check_health();
   bool prepare_sleep(Sleeping how);
@@ -139,7 +155,10 @@ class Group : public std::enable_shared_from_this<Group> {
   bool arrive();
   void find_shared();
   bool begin_run();
-  void run_slots();
+  Begun begin_collective(Op& op);
+  bool take_token();
+  SlotCall* slot_call_of(const Op& op);
+  bool only_published() const;
   void finish_current();
   void fail_current(Failure why);
   void take_in();
@@ -209,6 +228,7 @@ class Group : public std::enable_shared_from_this<Group> {
   Scratch scratch_;
   std::vector<std::unique_ptr<Executor>> executors_;
   std::map<std::tuple<Collective, std::uint32_t, bool>, Table> tables_;
+  std::array<std::shared_ptr<SlotCall>, 64> slot_calls_;  // the latest, by a hash
 
   // work
   std::atomic<std::uint32_t> token_{0};
@@ -220,6 +240,7 @@ class Group : public std::enable_shared_from_this<Group> {
   std::atomic<std::uint32_t> inbox_size_{0};
   std::deque<std::shared_ptr<Op>> collectives_;
   std::vector<std::shared_ptr<Op>> messages_;
+  std::array<Op*, 2> messages_now_{};  // the caller's own
   Op* current_ = nullptr;
   Phase phase_ = Phase::idle;
   std::uint32_t arrived_ = 0;
@@ -230,10 +251,10 @@ class Group : public std::enable_shared_from_this<Group> {
   std::uint64_t next_sequence_ = 1;
   std::unique_ptr<PointToPoint> p2p_;
   Waiter waiter_;
+  std::uint32_t first_spins_ = 0;  // of begin_now()
   std::int64_t next_liveness_ns_ = 0;
   std::int64_t next_interrupt_ns_ = 0;
-  bool slots_ = false;  // the current collective goes by the board's slots
-  std::vector<FoldSource> fold_sources_;
+  SlotCall* slot_call_ = nullptr;  // if the current collective goes by the board
 
   std::atomic<bool> broken_{false};
   mutable std::mutex broken_mutex_;
@@ -243,7 +264,7 @@ class Group : public std::enable_shared_from_this<Group> {
   std::atomic<bool> closed_{false};
   std::atomic<bool> left_{false};                // close() has the token, for good
   std::atomic<std::thread::id> interrupting_{};  // the driver, while it asks whether a signal came
-  const pid_t pid_;                              // a forked child has no part in the group
+  const std::uint32_t forks_ = Forks::count();  // a forked child has no part in the group
 };
 
 }  // namespace hccl_py

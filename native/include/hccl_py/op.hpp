@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "hccl_py/call.hpp"
@@ -11,6 +12,7 @@
 namespace hccl_py {
 
 class Executor;
+class SlotCall;
 
 struct Op {
   enum class Kind : std::uint8_t { collective, send, recv };
@@ -18,12 +20,13 @@ struct Op {
 
   Kind kind = Kind::collective;
   std::atomic<State> state{State::pending};
-  std::int64_t deadline_ns = 0;
+  std::int64_t deadline_ns = 0;  // 0: not set yet
   Failure failure;  // valid once failed
 
   // collective
   Call call;
   Executor* executor = nullptr;
+  std::shared_ptr<SlotCall> slot_call;  // of a prepared op, if it goes by the board
   std::uint64_t sequence = 0;
   std::vector<std::uint64_t> counts;  // what call.input_counts and output_counts point to, for calls that outlive the caller
 
@@ -34,6 +37,18 @@ struct Op {
   std::uint64_t bytes = 0;
   std::uint64_t moved = 0;
   int source = -1;  // receive: who sent
+
+  // Asks for what `other` asks for.
+  void copy_request(const Op& other) {
+    kind = other.kind;
+    call = other.call;
+    executor = other.executor;
+    slot_call = other.slot_call;
+    peer = other.peer;
+    tag = other.tag;
+    memory = other.memory;
+    bytes = other.bytes;
+  }
 
   bool pending() const { return state.load(std::memory_order_acquire) == State::pending; }
   void finish() { state.store(State::done, std::memory_order_release); }

@@ -6,8 +6,9 @@
 
 namespace hccl_py {
 
-// Others see the bytes only after stream_fence().
-void stream_bytes(void* out, const void* in, std::size_t bytes);
+// Others see the bytes only after stream_fence(). As many bytes from `next` on are fetched meanwhile: they will be read
+// soon, and stores that leave the caches keep nobody from loading.
+void stream_bytes(void* out, const void* in, std::size_t bytes, const void* next = nullptr);
 void stream_fence();
 
 }  // namespace hccl_py

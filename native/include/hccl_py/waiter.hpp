@@ -18,7 +18,8 @@ struct WaitPolicy {
   }
   // Where each look costs a system call: about as long as a wake-up takes. Longer is of no use, and keeps the core from
   // the kernel's own threads that bring the bytes.
-  WaitPolicy with_wires() const { return {spins / 8, yields}; }
+  // With a core to spare for those it may be somewhat longer.
+  WaitPolicy with_wires(std::uint32_t ranks, std::uint32_t cpus) const { return {ranks < cpus ? spins / 4 : spins / 8, yields}; }
 };
 
 class Waiter {
