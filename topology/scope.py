@@ -146,7 +146,7 @@ class Scope:
         for text, found in ((a, left), (b, right)):
             if not found:
                 raise self._document.error(path, nothing(text, self.nodes))
-        self._work.spend(len(self.links))
+        self._work.spend(4 * len(self.links))
         wanted = [ends for ends in self.links if _go_together(ends, left, right)]
         if entry.between:
             wanted += [ends for ends in self.links if _go_together(ends[::-1], left, right)]
