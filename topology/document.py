@@ -116,11 +116,11 @@ def _check_size(text: str, file: str) -> None:
     """
     parts = 0
     for number, line in enumerate(text.split("\n"), 1):
+        if line.count("[") + line.count("{") > 1000 or re.match(r"\s*(?:[-?:]\s+){50}", line):
+            raise ConfigError(f"{file}:{number}: nested too deeply")
         parts += 1 + line.count(",") + line.count(": ") + line.count("- ")
         if parts > MAX_PARTS:
             raise ConfigError(f"{file}:{number}: more than {MAX_PARTS} lines, commas, colons and dashes until here")
-        if line.count("[") + line.count("{") > 1000 or re.match(r"\s*(?:[-?:]\s+){50}", line):
-            raise ConfigError(f"{file}:{number}: nested too deeply")
 
 
 class _Converter:
