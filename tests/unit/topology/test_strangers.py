@@ -57,13 +57,6 @@ FILES: dict[str, tuple[bytes, str]] = {
         (HEAD + "links:\n" + "".join(f"  - {{between: ['h<a>', 'h{i}x*y*z'], {LINK}}}\n" for i in range(9))).encode(),
         "no node matches 'h0x*y*z'",
     ),
-    "too many overrides": (
-        (
-            HEAD + f"fabrics: {{f: {{kind: ethernet, ends: ['h*'], link: {{{LINK}}}}}}}\noverrides:\n"
-            + "  - {between: ['h*', f], latency: 1s}\n" * 2000
-        ).encode(),
-        "match too many names too often",
-    ),
 }  # fmt: skip
 SCRIPT = """
 import resource, sys, time
