@@ -15,7 +15,7 @@ from hccl_py.core.errors import ConfigError
 from hccl_py.topology.node import did_you_mean
 
 MAX_NAMES = 65536  # of one range: bounds the memory that a few bytes of YAML can ask for
-MAX_STEPS = 20_000_000
+MAX_STEPS = 10_000_000
 MAX_SPECIALS = 4
 _RANGE = re.compile(r"([^\[\]]*)\[([^\[\]]*)\]([^\[\]]*)")
 _PART = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")

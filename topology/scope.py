@@ -141,12 +141,12 @@ class Scope:
         a, b = entry.pair
         try:
             left, right = dict(self._match(a)), dict(self._match(b))
+            self._work.spend(4 * len(self.links))
         except ConfigError as error:
             raise self._document.error(path, str(error)) from error
         for text, found in ((a, left), (b, right)):
             if not found:
                 raise self._document.error(path, nothing(text, self.nodes))
-        self._work.spend(len(self.links))
         wanted = [ends for ends in self.links if _go_together(ends, left, right)]
         if entry.between:
             wanted += [ends for ends in self.links if _go_together(ends[::-1], left, right)]

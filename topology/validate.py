@@ -33,14 +33,19 @@ def validate(document: Document) -> ClusterFile:
     try:
         return ClusterFile.model_validate(document.value)
     except ValidationError as errors:
-        found = [_explain(document, dict(error)) for error in errors.errors(include_url=False)]
-        first = min(found, key=lambda one: one[0])[1]
+        found = [dict(error) for error in errors.errors(include_url=False)]
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-        raise ConfigError(f"{first}{more}") from None
+        first = min(found, key=lambda error: _place(document, error))
+        raise ConfigError(f"{_explain(document, first)}{more}") from None
 
 
-def _explain(document: Document, error: dict[str, Any]) -> tuple[tuple[int, int], ConfigError]:
-    """One pydantic error as ours, with a sort key: unknown keys first (they explain missing ones), then by line."""
+def _place(document: Document, error: dict[str, Any]) -> tuple[int, int]:
+    """Unknown keys first, for they explain missing ones; then by line."""
+    return 0 if error["type"] == "extra_forbidden" else 1, document.line(_document_path(error["loc"]))
+
+
+def _explain(document: Document, error: dict[str, Any]) -> ConfigError:
+    """One pydantic error as ours."""
     path = _document_path(error["loc"])
     what, context = error["type"], error.get("ctx", {})
     if what == "extra_forbidden":
@@ -60,7 +65,7 @@ def _explain(document: Document, error: dict[str, Any]) -> tuple[tuple[int, int]
     else:
         wish = re.sub(r"^(Input|List|Dictionary) | after validation", "", error["msg"])
         message = f"{wish}, found {short(error['input'])}"
-    return (0 if what == "extra_forbidden" else 1, document.line(path)), document.error(path, message)
+    return document.error(path, message)
 
 
 def _document_path(location: Path_) -> Path_:
