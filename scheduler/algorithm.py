@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from hccl_py.core.errors import PlanError
 from hccl_py.core.types import Collective
 from hccl_py.scheduler.plan import ParamValue, Plan
+from hccl_py.scheduler.template import Template
+from hccl_py.scheduler.verify import MAX_STEPS, MAX_WORLD, STEP_S
 from hccl_py.scheduler.writer import Writer
 from hccl_py.topology.graph import Topology
 from hccl_py.topology.placement import Placement
@@ -47,6 +49,7 @@ class Algorithm:
         variants: (collective, groups) -> parameter sets worth trying for ranks that sit on hosts like this.
         synthesize: where the parameters come from the graph: parameter sets for it, tried when the graph was declared
             or measured; ``variants`` are then examples only.
+        template: (world, params) -> the plan by classes, for worlds of any size; all_reduce only.
         worth: False where the selector need not try it (a user may still force it).
     """
 
@@ -58,6 +61,7 @@ class Algorithm:
     variants: Callable[[Collective, Groups], tuple[Mapping[str, ParamValue], ...]]
     worth: Callable[[Groups], bool] = lambda _: True
     synthesize: Synthesis | None = None
+    template: Callable[[int, Mapping[str, ParamValue]], Template] | None = None
 
     def supports(self, collective: Collective) -> bool:
         """True if it can do the collective."""
@@ -78,6 +82,7 @@ class Algorithm:
             raise PlanError(f"root {root} in a world of {world} ranks: there is no such rank")
         known = dict(params or {})
         shape = self.shape(collective, world, known) if world > 1 else Shape()
+        self._check_size(collective, world, known)
         programs = []
         for rank in range(world):
             writer = Writer(
@@ -89,3 +94,19 @@ class Algorithm:
                 writer.copy(writer.input(), writer.output())
             programs.append(writer.program())
         return Plan(self.name, tuple(known.items()), tuple(programs))
+
+    def without_template(self, collective: Collective, world: int, params: Mapping[str, ParamValue]) -> str:
+        """That there is no template, and how long a plan of all ranks would take; told by the steps of rank 0."""
+        shape = self.shape(collective, world, params)
+        writer = Writer(collective, world, 0, 0, shape.slots, dict(params), channels=shape.channels)
+        self.write(writer)
+        steps = world * len(writer.program().steps)
+        takes = f"about {steps * STEP_S:.0f} s to verify" if steps > MAX_STEPS else ""
+        return f"{self.name} has no template: {steps:,} steps for {world} ranks" + (takes and f", {takes}")
+
+    def _check_size(self, collective: Collective, world: int, params: Mapping[str, ParamValue]) -> None:
+        """Raise PlanError where writing and verifying all ranks would take minutes."""
+        if world > MAX_WORLD:
+            what = self.without_template(collective, world, params)
+            if what.endswith("verify"):
+                raise PlanError(f"{what}; above {MAX_WORLD} ranks, up to {MAX_STEPS:,} steps are written out")

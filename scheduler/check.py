@@ -99,10 +99,16 @@ def _check_sizes(p: Program, layout: Layout, step: Step, local: list[Operand]) -
     span = local[0].span
     if any(o.span != span for o in (*step.sources, *step.targets)):
         raise PlanError("operands of different numbers of slots")
-    if len(local) > 1:
+    if len(local) > 1 and not _in_one_block(p, local):
         ks = [[size[0] for size in sizes(p, layout, o)] for o in local]
         if any(other != ks[0] for other in ks[1:]):
             raise PlanError("operands of different sizes")
+
+
+def _in_one_block(p: Program, local: list[Operand]) -> bool:
+    """True if all are at the same place of a block of INPUT or OUTPUT: their slots need no look one by one."""
+    slots, first = p.slots_per_block, local[0].slot % p.slots_per_block
+    return first + local[0].span <= slots and all(o.where <= Where.OUTPUT and o.slot % slots == first for o in local)
 
 
 def _check_overlap(layout: Layout, sources: list[Operand], targets: list[Operand]) -> None:

@@ -25,36 +25,19 @@ from math import inf
 import numpy as np
 import numpy.typing as npt
 
+from hccl_py.scheduler.engine_costs import ONE_ROUND_LIMIT_BYTES, EngineCosts
 from hccl_py.scheduler.plan import Plan
 from hccl_py.scheduler.program import Lends, Program, Step, Where
+from hccl_py.scheduler.rails_for import rails_seconds
 from hccl_py.scheduler.slots import slot_bounds
 from hccl_py.scheduler.stepgraph import StepGraph
-from hccl_py.topology.graph import DeviceKind, Link, Topology
+from hccl_py.scheduler.template import Template
+from hccl_py.topology.graph import Link, Topology
 from hccl_py.topology.placement import Placement
 
-ONE_ROUND_LIMIT_BYTES = 64 * 1024
+__all__ = ["CostModel", "EngineCosts", "ONE_ROUND_LIMIT_BYTES", "cost"]  # noqa: RUF022
 _LENDING_WORLD = 16
 _Times = npt.NDArray[np.float64]  # one entry for each size that is asked about
-
-
-@dataclass(frozen=True)
-class EngineCosts:
-    """What the engine itself costs; see [Note: model]."""
-
-    step_s: float = 0.15e-6
-    message_s: float = 0.25e-6
-    network_message_s: float = 3e-6
-    touch_Bps: float = 24e9
-    segment_bytes: int = 64 * 1024
-    one_round_limit_bytes: int = ONE_ROUND_LIMIT_BYTES
-    lend_from_bytes: float = 64 * 1024  # between what the engine does with shared and with private memory
-
-    @classmethod
-    def of(cls, topology: Topology, placement: Placement) -> EngineCosts:
-        """The figures for the kind of device that the ranks sit on."""
-        if topology.node(placement.device(0)).device is DeviceKind.CPU:
-            return cls()
-        return cls(step_s=3e-6, touch_Bps=2e12, segment_bytes=1024 * 1024, one_round_limit_bytes=0, lend_from_bytes=inf)
 
 
 @dataclass(frozen=True)
@@ -89,6 +72,10 @@ class CostModel:
 
     def curve(self, plan: Plan, sizes_bytes: Sequence[int], itemsize: int = 4) -> list[float]:
         """Predicted times for several sizes at once, in seconds."""
+        if isinstance(plan, Template):
+            return [
+                rails_seconds(dict(plan.params), self.topology, self.placement, self.engine, s) for s in sizes_bytes
+            ]
         by_slots = [self.uses_slots(plan, size) for size in sizes_bytes]
         lengths = _slot_lengths(plan, sizes_bytes, itemsize)
         found = np.zeros(len(sizes_bytes))

@@ -111,8 +111,7 @@ class Plan:
     @property
     def name(self) -> str:
         """Algorithm and parameters in short: "direct rounds=2"."""
-        words = (f"{key}={_short(value)}" for key, value in self.params if key not in _TOO_LONG)
-        return " ".join([self.algorithm, *words])
+        return short_name(self.algorithm, self.params)
 
     def program(self, rank: int) -> Program:
         """The program of one rank, with order and digest as the engine needs them."""
@@ -159,6 +158,12 @@ class Plan:
         return explain(self.name, self.certificate, self.digest)
 
 
+def short_name(algorithm: str, params: Params) -> str:
+    """Algorithm and parameters in short."""
+    words = (f"{key}={_short(value)}" for key, value in params if key not in _TOO_LONG)
+    return " ".join([algorithm, *words])
+
+
 def _tuples(value: Any) -> Any:
     return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
 
@@ -168,5 +173,8 @@ def _short(value: ParamValue) -> str:
     if not isinstance(value, tuple):
         return str(value)
     if value and all(isinstance(item, tuple) for item in value):
-        return "+".join(str(len(item)) for item in value if isinstance(item, tuple))
+        sizes = [len(item) for item in value if isinstance(item, tuple)]
+        if len(sizes) > 4 and len(set(sizes)) == 1:
+            return f"{len(sizes)}x{sizes[0]}"
+        return "+".join(map(str, sizes))
     return "/".join(map(str, value[:8])) + ("/.." if len(value) > 8 else "")

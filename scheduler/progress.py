@@ -32,7 +32,7 @@ def completion_order(graph: StepGraph) -> list[int]:
     Raises:
         PlanError: deadlock; names the steps that wait for each other.
     """
-    finished_at, done, goal = finish_turns(graph, _edges(graph))
+    finished_at, done, goal = finish_turns(graph, edges_of(graph))
     if (finished_at < 0).any():
         raise PlanError(_describe_deadlock(graph, done, goal))
     order: list[int] = np.argsort(finished_at, kind="stable").tolist()
@@ -83,7 +83,7 @@ def finish_turns(
     return finished_at, done, goal
 
 
-def _edges(graph: StepGraph) -> list[Condition]:
+def edges_of(graph: StepGraph) -> list[Condition]:
     edges = [(h.step, h.earlier, 0, not h.streamed) for h in graph.hazards]
     for message in graph.messages:
         edges.append((message.receiver, message.sender, 0, False))
@@ -103,7 +103,7 @@ def _arrays(conditions: Sequence[Condition], num_numbers: int) -> tuple[_Ints, _
 def _describe_deadlock(graph: StepGraph, done: _Ints, goal: _Ints) -> str:
     """Follow one reason of each stuck step until a step comes twice."""
     reasons: dict[int, tuple[int, str]] = {}
-    for step, other, slack, complete in _edges(graph):
+    for step, other, slack, complete in edges_of(graph):
         if step in reasons or done[step] == goal[step]:
             continue
         if complete and done[other] < goal[other]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import isqrt
+from typing import cast
 
 from hccl_py.core.errors import PlanError
 from hccl_py.core.types import Collective, Order
@@ -14,7 +15,9 @@ from hccl_py.scheduler.algorithm import Algorithm, Groups
 from hccl_py.scheduler.algorithms import builtin_algorithms
 from hccl_py.scheduler.bounds import Bounds, gap
 from hccl_py.scheduler.cost import CostModel, EngineCosts
+from hccl_py.scheduler.large import large_plans
 from hccl_py.scheduler.plan import Plan
+from hccl_py.scheduler.verify import MAX_WORLD
 from hccl_py.topology.graph import Topology
 from hccl_py.topology.placement import Placement
 
@@ -116,10 +119,20 @@ def candidates(
     world = sum(map(len, groups))
     if forced is not None and forced not in [a.name for a in known]:
         raise PlanError(f"there is no algorithm {forced!r}; there are {', '.join(a.name for a in known)}")
+    if world > MAX_WORLD and (forced is None or any(a.name == forced and a.template for a in known)):
+        plans = large_plans(
+            collective, model.topology, model.placement, model.engine, sizes_bytes, known, forced, channels
+        )
+        if deterministic:
+            raise PlanError(f"no canonical plan for {collective.name.lower()} over {world} ranks")
+        # a template has all of a plan that is asked of one: programs by rank, name, order, digest
+        return [Candidate(cast(Plan, template), curve) for template, curve in plans]
     found, refused = [], []
     for algorithm in known:
         if forced not in (None, algorithm.name):
             continue
+        if algorithm.template and algorithm.synthesize and forced is None:
+            continue  # rails: for worlds that others cannot serve
         worth = everything or (declared if algorithm.synthesize else algorithm.worth(groups))
         if forced is None and not (algorithm.supports(collective) and worth):
             continue

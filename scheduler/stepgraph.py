@@ -10,6 +10,7 @@ verifier.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -159,7 +160,8 @@ def find_hazards(
     base = (*shifts, shared)
     # uses of each place since it was last written, the write included: (step, first place, span, it writes). What came
     # before that follows by way of the write; in a barrier not, as its verifier does not count streamed hazards.
-    uses: list[list[tuple[int, int, int, bool]]] = [[] for _ in range(shared + len(program.scratch))]
+    cuts = _cuts(program, base)  # slots that no operand tells apart are one place
+    uses: list[list[tuple[int, int, int, bool]]] = [[] for _ in cuts]
     for number, step in enumerate(program.steps, start):
         found: dict[int, bool] = {}
         for operands, writes in ((step.sources, False), (step.targets, True)):
@@ -168,16 +170,27 @@ def find_hazards(
                     continue
                 first, span = base[operand.where] + operand.slot, operand.span
                 mine = (number, first, span, writes)
-                for place in range(first, first + span):
+                for place in range(bisect_left(cuts, first), bisect_left(cuts, first + span)):
                     for earlier, its_first, its_span, wrote in uses[place]:
                         if earlier == number or not (writes or wrote):
                             continue
                         found[earlier] = found.get(earlier, True) and (its_first, its_span) == (first, span)
                         if operand.where is Where.INPUT:
-                            slot = operand.slot + place - first
-                            overwritten.append(OverwrittenRead(number, slot, earlier, place - its_first))
+                            slot = operand.slot + cuts[place] - first
+                            overwritten.append(OverwrittenRead(number, slot, earlier, cuts[place] - its_first))
                     if writes and not barrier:
                         uses[place] = [mine]
                     else:
                         uses[place].append(mine)
         hazards.extend(Hazard(number, earlier, streamed) for earlier, streamed in found.items())
+
+
+def _cuts(program: Program, base: Sequence[int]) -> list[int]:
+    """Where operands begin or end, ascending."""
+    found: set[int] = set()
+    for step in program.steps:
+        for operand in (*step.sources, *step.targets):
+            if operand.where is not Where.PEER:
+                first = base[operand.where] + operand.slot
+                found.update((first, first + operand.span))
+    return sorted(found)

@@ -17,7 +17,9 @@ from hccl_py.scheduler.program import Program, Where
 from hccl_py.scheduler.progress import completion_order
 from hccl_py.scheduler.stepgraph import StepGraph, build_graph
 
-MAX_WORLD = 64
+MAX_WORLD = 64  # above, only plans of few steps
+MAX_STEPS = 20_000
+STEP_S = 0.5e-3  # what a step takes to verify, about, on one core
 
 
 @dataclass(frozen=True)
@@ -64,9 +66,11 @@ def _check_agreement(programs: Sequence[Program]) -> None:
     if not programs:
         raise PlanError("a plan needs at least one rank")
     first = programs[0]
-    if len(programs) > MAX_WORLD:
+    steps = sum(len(program.steps) for program in programs)
+    if len(programs) > MAX_WORLD and steps > MAX_STEPS:
         raise PlanError(
-            f"{len(programs)} ranks: plans are verified rank by rank, and that up to {MAX_WORLD} ranks only"
+            f"{len(programs)} ranks with {steps} steps: above {MAX_WORLD} ranks, plans are verified rank by rank up to "
+            f"{MAX_STEPS} steps only"
         )
     for rank, p in enumerate(programs):
         if p.rank != rank or p.world != len(programs):

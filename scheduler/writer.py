@@ -118,6 +118,10 @@ class Writer:
                 self._sums.update(slots)
         self._steps.append(Step(marked, tuple(cleared)))
 
+    def append(self, step: Step) -> None:
+        """A step that was written elsewhere, raw flags included."""
+        self._steps.append(step)
+
     def _marked(self, local: Operand) -> Operand:
         sums = [(local.where, local.slot + i) in self._sums for i in range(local.span)]
         if any(sums) and not all(sums):

@@ -7,10 +7,11 @@ from hccl_py.scheduler.algorithms.direct import DIRECT
 from hccl_py.scheduler.algorithms.forest import FOREST
 from hccl_py.scheduler.algorithms.halving_doubling import HALVING_DOUBLING
 from hccl_py.scheduler.algorithms.hierarchical import HIERARCHICAL
+from hccl_py.scheduler.algorithms.rails import RAILS
 from hccl_py.scheduler.algorithms.ring import RING
 from hccl_py.scheduler.algorithms.tree import TREE
 
 
 def builtin_algorithms() -> tuple[Algorithm, ...]:
     """All of them, in the order in which ties are broken."""
-    return (DIRECT, RING, TREE, HALVING_DOUBLING, HIERARCHICAL, FOREST)
+    return (DIRECT, RING, TREE, HALVING_DOUBLING, HIERARCHICAL, FOREST, RAILS)

@@ -17,8 +17,10 @@ from hccl_py.scheduler.algorithm import Algorithm, Groups, Shape
 from hccl_py.scheduler.algorithms.common import by_rank
 from hccl_py.scheduler.algorithms.host_ring import all_reduce_in_a_ring
 from hccl_py.scheduler.algorithms.hosts import Hosts, groups_of
+from hccl_py.scheduler.algorithms.rails import rails_template
 from hccl_py.scheduler.plan import ParamValue
 from hccl_py.scheduler.program import WINDOW, Operand
+from hccl_py.scheduler.template import Template
 from hccl_py.scheduler.writer import Writer
 
 C = Collective
@@ -239,6 +241,11 @@ def _worth(groups: Groups) -> bool:
     return len(groups) > 1 and any(len(group) > 1 for group in groups)
 
 
+def _template(world: int, params: Mapping[str, ParamValue]) -> Template:
+    """In large worlds of equal hosts: a ring along each rail, with equal shares."""
+    return rails_template(world, {"groups": groups_of(params, world)}, "hierarchical")
+
+
 HIERARCHICAL = Algorithm(
     name="hierarchical",
     summary="reduced inside a host before it crosses the network",
@@ -247,4 +254,5 @@ HIERARCHICAL = Algorithm(
     shape=_shape,
     variants=_variants,
     worth=_worth,
+    template=_template,
 )

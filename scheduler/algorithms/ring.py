@@ -16,7 +16,9 @@ from collections.abc import Mapping
 from hccl_py.core.types import Collective
 from hccl_py.scheduler.algorithm import Algorithm, Groups, Shape
 from hccl_py.scheduler.algorithms.common import by_rank, host_order, rank_order
+from hccl_py.scheduler.algorithms.rails import rails_template
 from hccl_py.scheduler.plan import ParamValue
+from hccl_py.scheduler.template import Template
 from hccl_py.scheduler.writer import Writer
 
 
@@ -101,6 +103,12 @@ def _variants(_: Collective, groups: Groups) -> tuple[Mapping[str, ParamValue], 
     return host_order(groups)
 
 
+def _template(world: int, params: Mapping[str, ParamValue]) -> Template:
+    """The all-reduce over rails of which each host has one rank."""
+    order = rank_order(params, world)
+    return rails_template(world, {"groups": tuple((rank,) for rank in order)}, "ring")
+
+
 RING = Algorithm(
     name="ring",
     summary="neighbours only: least bytes, most rounds",
@@ -116,4 +124,5 @@ RING = Algorithm(
     write=_write,
     shape=_shape,
     variants=_variants,
+    template=_template,
 )

@@ -218,7 +218,7 @@ def test_parameters_that_are_no_forest_are_refused(change: dict, why: str) -> No
 
 def test_trees_of_one_root_cut_its_block_alike() -> None:
     params = {"roots": (0, 0, 1), "shares": (1, 2, 2), "up": (), "down": ((-1, 0), (-1, 0), (1, -1))}
-    with pytest.raises(PlanError, match="into \\[2, 3\\] slots"):
+    with pytest.raises(PlanError, match=r"into \[2, 3\] slots"):
         trees_of(C.ALL_GATHER, 2, params)  # type: ignore[arg-type]
 
 

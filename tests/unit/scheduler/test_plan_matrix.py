@@ -70,7 +70,7 @@ def test_order_is_canonical_exactly_where_ranks_are_added_in_order(collective: C
 
 def test_names_are_those_of_the_issue() -> None:
     names = tuple(a.name for a in builtin_algorithms())
-    assert names == ("direct", "ring", "tree", "halving_doubling", "hierarchical", "forest")
+    assert names == ("direct", "ring", "tree", "halving_doubling", "hierarchical", "forest", "rails")
     assert set(WORLDS) == {1, 2, 3, 4, 5, 6, 7, 8, 9, 16}
 
 

@@ -13,7 +13,7 @@ from hccl_py.core.types import Collective, Order
 from hccl_py.scheduler.algorithms.direct import DIRECT
 from hccl_py.scheduler.algorithms.ring import RING
 from hccl_py.scheduler.program import Operand, Program, ScratchSize, Step, Where
-from hccl_py.scheduler.verify import MAX_WORLD, verify
+from hccl_py.scheduler.verify import MAX_STEPS, MAX_WORLD, verify
 from hccl_py.scheduler.writer import Writer
 
 C = Collective
@@ -411,8 +411,9 @@ def test_headers_that_cannot_be(changes: dict[str, object], why: str) -> None:
 def test_worlds_that_are_not_verified() -> None:
     with pytest.raises(PlanError, match="needs at least one rank"):
         verify([])
-    programs = write(C.BARRIER, MAX_WORLD + 1, lambda w: None)
-    with pytest.raises(PlanError, match="65 ranks: plans are verified rank by rank"):
+    many = MAX_STEPS // MAX_WORLD
+    programs = write(C.BARRIER, MAX_WORLD + 1, lambda w: [w.copy(w.input(), w.output()) for _ in range(many)])
+    with pytest.raises(PlanError, match="65 ranks with 20280 steps: above 64 ranks, plans are verified rank by rank"):
         verify(programs)
 
 
