@@ -88,7 +88,7 @@ void test_frame_header_faults_are_found() {
   CHECK(fault(4, kWireVersion + 1) == WireFault::version);
   CHECK(fault(5, 0) == WireFault::kind);
   CHECK(fault(5, 9) == WireFault::kind);
-  CHECK(fault(6, 4) == WireFault::flags);
+  CHECK(fault(6, 16) == WireFault::flags);
   CHECK(fault(7, 1) == WireFault::flags);
   CHECK(fault(47, 0x40) == WireFault::length);  // offset
   CHECK(fault(55, 0x80) == WireFault::length);
@@ -106,9 +106,9 @@ void test_fingerprint_round_trip() {
   print.count = 0x1716151413121110;
   print.plan_digest = 0x1f1e1d1c1b1a1918;
   print.site = 0x2726252423222120;
-  print.reserved[0] = 0x2f2e2d2c2b2a2928;
-  print.reserved[1] = 0x3736353433323130;
-  print.reserved[2] = 0x3f3e3d3c3b3a3938;
+  print.segment = 0x2f2e2d2c2b2a2928;
+  print.segment_offset = 0x3736353433323130;
+  print.reserved = 0x3f3e3d3c3b3a3938;
   const auto bytes = encoded<kFingerprintBytes>(print);
   for (std::size_t i = 0; i < bytes.size(); ++i) CHECK(bytes[i] == static_cast<std::byte>(i));
   Fingerprint back;
