@@ -88,8 +88,13 @@ def test_a_program_carries_order_and_digest() -> None:
 
 
 def test_the_digest_tells_plans_apart() -> None:
-    plans = [a.build(Collective.ALL_REDUCE, n) for a in builtin_algorithms() for n in (2, 3, 4)]
-    plans += [DIRECT.build(Collective.ALL_REDUCE, 3, params={"rounds": 2})]
+    plans = [
+        algorithm.build(Collective.ALL_REDUCE, world, params=params)
+        for algorithm in builtin_algorithms()
+        for world in (2, 3, 4)
+        for params in algorithm.variants(Collective.ALL_REDUCE, (tuple(range(world)),))
+    ]
+    assert {plan.algorithm for plan in plans} >= {"direct", "ring", "tree", "halving_doubling"}
     plans += [DIRECT.build(Collective.BROADCAST, 3, root) for root in range(3)]
     assert len({plan.digest for plan in plans}) == len(plans)
 

@@ -62,7 +62,7 @@ def test_order_is_canonical_exactly_where_ranks_are_added_in_order(collective: C
             continue
         for world in (2, 3, 5, 8):
             for plan in plans(algorithm, collective, world):
-                if algorithm.name == "direct" or world == 2:
+                if algorithm.name == "direct" or (world == 2 and algorithm.name != "rails"):  # rails: own part first
                     assert plan.order is Order.CANONICAL, plan.name
                 elif algorithm.name in ("ring", "halving_doubling"):
                     assert plan.order is Order.FREE, plan.name
