@@ -94,6 +94,7 @@ class Engine:
         self._timeout_s = self._env.timeout_s if timeout_s is None else timeout_s
         self._pending: deque[Work] = deque()  # perhaps not over: a Work that is dropped must not take its buffers along
         self._pending_lock = threading.RLock()  # threads may start work at once, and buffers let go may call back
+        self._sweep_at = _PENDING_BEFORE_SWEEP
         _log.setLevel(self._env.log_level.upper())
         self._cluster: ClusterConfig | None = None
         self._group: _native.Group = self._together(bootstrap, "configure", lambda: self._make(hub))
@@ -353,8 +354,9 @@ class Engine:
             pending = self._pending
             while pending and pending[0].done():
                 pending.popleft()
-            if len(pending) >= _PENDING_BEFORE_SWEEP:  # one that is never matched must not keep the others
+            if len(pending) >= self._sweep_at:  # one that is never matched must not keep the others
                 self._pending = pending = deque(work for work in pending if not work.done())
+                self._sweep_at = max(_PENDING_BEFORE_SWEEP, 2 * len(pending))  # a start costs O(1), however many wait
             pending.append(work)
         return work
 

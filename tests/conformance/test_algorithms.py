@@ -109,7 +109,7 @@ def moved_wrong(comm: Communicator, algorithm: Algorithm, count: int) -> str:
 
 
 @pytest.mark.parametrize("world", [2, 5])
-@pytest.mark.parametrize("algorithm", builtin_algorithms(), ids=IDS)
+@pytest.mark.parametrize("algorithm", [known for known in builtin_algorithms() if known.name != "rails"], ids=IDS)
 def test_each_algorithm_by_force(transport: str, algorithm: Algorithm, world: int) -> None:
     with Ranks(transport, world, {"algorithm": (("*", algorithm.name),)}) as ranks:
         check_ranks(ranks, algorithm)
@@ -118,6 +118,8 @@ def test_each_algorithm_by_force(transport: str, algorithm: Algorithm, world: in
 @pytest.mark.parametrize("world", [2, 5])
 @pytest.mark.parametrize("algorithm", builtin_algorithms(), ids=IDS)
 def test_each_algorithm_between_two_hosts(algorithm: Algorithm, world: int) -> None:
+    if algorithm.name == "rails" and world == 5:
+        world = 4  # it serves hosts of equal size only
     settings = hosts(world)
     with Ranks("tcp", world, lambda rank: {**settings(rank), "algorithm": (("*", algorithm.name),)}) as ranks:
         kinds = {comm.engine.transport_to(peer) for comm in ranks.comms for peer in range(world)}
