@@ -16,16 +16,11 @@ def fold(names: Iterable[str]) -> list[str]:
     for name in names:
         host, _, local = name.rpartition("/")
         words.setdefault(host, set()).add(local)
-    if set(words) == {""}:
-        return _fold_words(words[""])
+    texts = _fold_words(words.pop("", ()))
     by_hosts: dict[tuple[str, ...], set[str]] = {}  # hosts with equal locals, then locals with equal hosts: few texts
     for host, locals_ in words.items():
         by_hosts.setdefault(tuple(sorted(locals_)), set()).add(host)
-    texts = []
     for inner, hosts in by_hosts.items():
-        if hosts == {""}:
-            texts += _fold_words(inner)
-            continue
         some_hosts, some_locals = _fold_words(hosts), _fold_words(inner)
         if any("[" in host for host in some_hosts) and any("[" in local for local in some_locals):
             # a text has one range: write the shorter side out

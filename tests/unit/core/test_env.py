@@ -27,6 +27,9 @@ GOOD = {
     "HCCL_PY_PRIVATE_FROM_BYTES": ("1M", 1048576),
     "HCCL_PY_SEGMENT_BYTES": ("32768", 32768),
     "HCCL_PY_SPIN": ("0", 0),
+    "HCCL_PY_GPU_SMS": ("32", 32),
+    "HCCL_PY_GPU_WIRE": ("bf16", "bf16"),
+    "HCCL_PY_CACHE": ("/a/cache", "/a/cache"),
     "HCCL_PY_LOG_LEVEL": ("DEBUG", "debug"),
 }
 BAD = {
@@ -48,6 +51,9 @@ BAD = {
     "HCCL_PY_PRIVATE_FROM_BYTES": ("2T",),
     "HCCL_PY_SEGMENT_BYTES": ("1T",),
     "HCCL_PY_SPIN": ("-1", "many"),
+    "HCCL_PY_GPU_SMS": ("1", "129", "all"),
+    "HCCL_PY_GPU_WIRE": ("fp8",),
+    "HCCL_PY_CACHE": ("",),
     "HCCL_PY_LOG_LEVEL": ("loud",),
 }
 
