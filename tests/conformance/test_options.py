@@ -212,18 +212,18 @@ def test_congestion() -> None:
 
 
 def test_a_channel_has_the_pace_it_was_given() -> None:
-    data = np.zeros(1 << 19, "float32")
-    took_s: dict[float, float] = {}
+    data = np.zeros(1 << 21, "float32")
+    took_s: dict[float, list[float]] = {0.0: [], 20e6: []}
 
     def paced(comm: Communicator) -> None:
-        for most_Bps in (0.0, 20e6, 0.0):
+        for most_Bps in (0.0, 20e6, 0.0, 0.0, 0.0, 0.0):
             for channel in range(2):
                 assert comm.engine.pace(1 - comm.rank, channel, most_Bps)
             comm.barrier()
             start_s = time.perf_counter()
             comm.all_reduce(data.copy())
             if comm.rank == 0:
-                took_s[most_Bps] = time.perf_counter() - start_s
+                took_s[most_Bps].append(time.perf_counter() - start_s)
         with pytest.raises(ConfigError, match="no channel 2 to rank 1"):
             comm.engine.pace(1, 2, 0)
         with pytest.raises(ConfigError, match="cannot be paced"):
@@ -231,8 +231,9 @@ def test_a_channel_has_the_pace_it_was_given() -> None:
 
     with Ranks("tcp", 2, {"congestion": "reno"}) as ranks:
         ranks.run(paced)
-    assert took_s[20e6] > 0.05  # 2 MiB take 0.1 s; what the sockets' buffers take at once goes beyond the pace
-    assert took_s[0.0] < took_s[20e6] / 2
+    # 8 MiB take 0.4 s at that pace; what the sockets' buffers take at once goes beyond it. Without, a quiet try is fast.
+    assert took_s[20e6][0] > 0.1
+    assert min(took_s[0.0]) < took_s[20e6][0] / 2
     with Ranks("shm", 2) as ranks:
         assert ranks.run(lambda comm: comm.engine.pace(1 - comm.rank, 0, 1e6)) == [False, False]
 
