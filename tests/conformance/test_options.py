@@ -231,7 +231,7 @@ def test_a_channel_has_the_pace_it_was_given() -> None:
 
     with Ranks("tcp", 2, {"congestion": "reno"}) as ranks:
         ranks.run(paced)
-    # 8 MiB take 0.4 s at that pace; what the sockets' buffers take at once goes beyond it. Without, a quiet try is fast.
+    # 8 MiB take 0.4 s at that pace, less what the buffers take at once. A quiet try without is fast.
     assert took_s[20e6][0] > 0.1
     assert min(took_s[0.0]) < took_s[20e6][0] / 2
     with Ranks("shm", 2) as ranks:
