@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <span>
 
 #include "hccl_py/bells.hpp"
 #include "hccl_py/error.hpp"
@@ -142,42 +143,18 @@ PeerSegments::PeerSegments(const std::string& name, std::uint64_t nonce)
 bool PeerSegments::announce(const std::string& name, std::uint32_t owner, std::uint32_t number, int fd) const {
   sockaddr_un address;
   const socklen_t length = abstract_address(name, address);
-  Note note{nonce_, owner, number};
-  iovec body{&note, sizeof note};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_name = &address;
-  message.msg_namelen = length;
-  message.msg_iov = &body;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* c = CMSG_FIRSTHDR(&message);
-  c->cmsg_level = SOL_SOCKET;
-  c->cmsg_type = SCM_RIGHTS;
-  c->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(c), &fd, sizeof fd);
-  return sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof note;
+  const Note note{nonce_, owner, number};
+  return send_with_fd(socket_.get(), std::as_bytes(std::span(&note, 1)), fd, MSG_DONTWAIT, &address, length) == sizeof note;
 }
 
 // Maps what has been announced.
 void PeerSegments::receive() {
   for (;;) {
     Note note{};
-    iovec body{&note, sizeof note};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
-    msghdr message{};
-    message.msg_iov = &body;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    const ssize_t n = recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    Fd fd;
+    const ssize_t n = receive_with_fd(socket_.get(), std::as_writable_bytes(std::span(&note, 1)), fd, MSG_DONTWAIT);
     if (n < 0) break;
-    const cmsghdr* c = CMSG_FIRSTHDR(&message);
-    if (c == nullptr || c->cmsg_type != SCM_RIGHTS) continue;
-    int raw;
-    std::memcpy(&raw, CMSG_DATA(c), sizeof raw);
-    const Fd fd(raw);
+    if (!fd) continue;
     struct stat info{};
     if (n != sizeof note || note.nonce != nonce_ || fstat(fd.get(), &info) != 0 || info.st_size <= static_cast<off_t>(kPage)) continue;
     const auto bytes = static_cast<std::size_t>(info.st_size);

@@ -1,6 +1,6 @@
 """Labs for the tests, or the reason why there is none.
 
-Tests are no package: the modules of this folder become importable here, as lab, lab_wire and lab_nodes.
+Tests are no package: the modules of this folder become importable here, as lab, lab_transfer, lab_wire and lab_nodes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,12 @@ from pathlib import Path
 
 import pytest
 
-for _name, _file in (("lab", "lab.py"), ("lab_wire", "wire.py"), ("lab_nodes", "nodes.py")):
+for _name, _file in (
+    ("lab", "lab.py"),
+    ("lab_transfer", "transfer.py"),
+    ("lab_wire", "wire.py"),
+    ("lab_nodes", "nodes.py"),
+):
     _spec = importlib.util.spec_from_file_location(_name, Path(__file__).with_name(_file))
     assert _spec is not None and _spec.loader is not None
     _module = importlib.util.module_from_spec(_spec)

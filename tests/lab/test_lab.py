@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from lab import Lab
+from lab_transfer import transfer_s
 from lab_wire import check_wire, hierarchical_bytes, ring_bytes
 
 from hccl_py.core.errors import ConfigError
@@ -17,23 +18,6 @@ from hccl_py.lab import kernel
 from hccl_py.lab.kernel import Counters
 from hccl_py.lab.network import STATE, sweep
 
-_SINK = """
-import socket, sys
-with socket.create_server((sys.argv[1], 5000)) as server:
-    print("listening", flush=True)
-    connection = server.accept()[0]
-    while connection.recv(1 << 20):
-        pass
-"""
-_SOURCE = """
-import socket, sys, time
-with socket.create_connection((sys.argv[1], 5000), timeout=float(sys.argv[3])) as connection:
-    start = time.monotonic()
-    connection.sendall(bytes(int(sys.argv[2])))
-    connection.shutdown(socket.SHUT_WR)
-    connection.recv(1)  # until the other side has read all and closes
-    print(time.monotonic() - start)
-"""
 _CRASH = """
 import os, signal, sys
 from pathlib import Path
@@ -53,18 +37,7 @@ def small(labs_are_possible: None) -> Iterator[Lab]:
 
 def _transfer_s(lab: Lab, nbytes: int, timeout_s: float = 20.0) -> float:
     """Send ``nbytes`` from node 0 to node 1; the seconds it took. Raises CalledProcessError if that fails."""
-    sink = subprocess.Popen(
-        [*lab.prefix(1), sys.executable, "-c", _SINK, lab.address(1)], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert sink.stdout is not None and sink.stdout.readline() == "listening\n"
-        command = [*lab.prefix(0), sys.executable, "-c", _SOURCE, lab.address(1), str(nbytes), str(timeout_s)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s + 10, check=True)
-        return float(done.stdout)
-    finally:
-        sink.kill()
-        sink.wait()
-        sink.stdout.close()
+    return transfer_s(lab.prefix(0), lab.prefix(1), lab.address(1), nbytes, timeout_s)
 
 
 def test_bytes_are_counted_and_the_rate_holds(small: Lab) -> None:

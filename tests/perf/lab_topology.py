@@ -14,6 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent.parent / "lab"))
+
+from transfer import transfer_s
+
 from hccl_py.core.env import child_environ
 from hccl_py.core.types import Collective
 from hccl_py.lab.network import LabNetwork
@@ -26,23 +30,6 @@ SIZE_BYTES = 16 << 20
 ROUNDS = 31
 FILES = {"star": "lab_star.yaml", "sites": "lab_two_sites.yaml", "ordered": "lab_two_sites_ordered.yaml"}
 COMMAND = "python tests/perf/lab_topology.py"
-_SINK = """
-import socket, sys
-with socket.create_server((sys.argv[1], 5000)) as server:
-    print("listening", flush=True)
-    connection = server.accept()[0]
-    while connection.recv(1 << 20):
-        pass
-"""
-_SOURCE = """
-import socket, sys, time
-with socket.create_connection((sys.argv[1], 5000)) as connection:
-    start_s = time.monotonic()
-    connection.sendall(bytes(int(sys.argv[2])))
-    connection.shutdown(socket.SHUT_WR)
-    connection.recv(1)
-    print(time.monotonic() - start_s)
-"""
 
 
 @dataclass(frozen=True)
@@ -92,14 +79,7 @@ def _payload_share(network: LabNetwork, cluster: ClusterConfig) -> float:
 
 def _transfer_Bps(network: LabNetwork, source: str, sink: str, nbytes: int = 16 << 20) -> float:
     address = network.blueprint.address(sink)
-    server = subprocess.Popen([*network.prefix(sink), sys.executable, "-c", _SINK, address], stdout=subprocess.PIPE)
-    try:
-        assert server.stdout is not None and server.stdout.readline() == b"listening\n"
-        command = [*network.prefix(source), sys.executable, "-c", _SOURCE, address, str(nbytes)]
-        return nbytes / float(subprocess.run(command, capture_output=True, timeout=60, check=True).stdout)
-    finally:
-        server.kill()
-        server.wait()
+    return nbytes / transfer_s(network.prefix(source), network.prefix(sink), address, nbytes, timeout_s=50.0)
 
 
 def record(claims: Any, which: Sequence[str] = ("star", "sites", "ordered")) -> None:

@@ -4,10 +4,13 @@
 #pragma once
 
 #include <sys/socket.h>
+#include <sys/un.h>
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -36,6 +39,11 @@ class Fd {
  private:
   int fd_ = -1;
 };
+
+// Over a socket of AF_UNIX: a message with a descriptor beside its body. `to`: where the socket is not connected.
+// As sendmsg and recvmsg: bytes of the body, or -1 and errno; `fd` is empty where none came.
+ssize_t send_with_fd(int socket, std::span<const std::byte> body, int fd, int flags, const sockaddr_un* to = nullptr, socklen_t to_length = 0);
+ssize_t receive_with_fd(int socket, std::span<std::byte> body, Fd& fd, int flags);
 
 enum class Family : std::uint8_t { any = 0, v4 = 4, v6 = 6 };
 // "auto", "4" or "6"; anything else is a ConfigError.

@@ -58,38 +58,18 @@ bool wait_readable(int fd, std::int64_t deadline_ns) {
 }
 
 void send_fd(int socket, int fd, std::uint64_t nonce) {
-  iovec body{&nonce, sizeof nonce};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &body;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* c = CMSG_FIRSTHDR(&message);
-  c->cmsg_level = SOL_SOCKET;
-  c->cmsg_type = SCM_RIGHTS;
-  c->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(c), &fd, sizeof fd);
-  if (sendmsg(socket, &message, MSG_NOSIGNAL) != sizeof nonce) unavailable("cannot hand out the shared memory");
+  if (send_with_fd(socket, std::as_bytes(std::span(&nonce, 1)), fd, 0) != sizeof nonce) unavailable("cannot hand out the shared memory");
 }
 
-int receive_fd(int socket, std::uint64_t nonce) {
+Fd receive_fd(int socket, std::uint64_t nonce) {
   std::uint64_t got = 0;
-  iovec body{&got, sizeof got};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
-  msghdr message{};
-  message.msg_iov = &body;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != sizeof got) unavailable("the first rank of this host did not hand out its memory");
-  const cmsghdr* c = CMSG_FIRSTHDR(&message);
-  if (got != nonce || c == nullptr || c->cmsg_type != SCM_RIGHTS) {
+  Fd fd;
+  if (receive_with_fd(socket, std::as_writable_bytes(std::span(&got, 1)), fd, 0) != sizeof got)
+    unavailable("the first rank of this host did not hand out its memory");
+  if (got != nonce || !fd) {
     errno = EPROTO;
     unavailable("the shared memory offered belongs to another job");
   }
-  int fd;
-  std::memcpy(&fd, CMSG_DATA(c), sizeof fd);
   return fd;
 }
 
@@ -389,7 +369,7 @@ void ShmHost::fetch_memory(const std::string& door, std::size_t bytes, std::uint
   if (send(fd, &nonce, sizeof nonce, MSG_NOSIGNAL) != sizeof nonce) unavailable("the first rank of this host hung up");
   if (!wait_readable(fd, deadline_ns))
     throw CollectiveTimeoutError("shm: the first rank of this host did not hand out its memory in time");
-  fd_ = Fd(receive_fd(fd, nonce));
+  fd_ = receive_fd(fd, nonce);
   struct stat info{};
   if (fstat(fd_.get(), &info) != 0 || static_cast<std::size_t>(info.st_size) != bytes)
     throw ConfigError("shm: the ranks of this host have different ring_bytes, slot_bytes or channels");

@@ -22,6 +22,43 @@ void Fd::close() {
   if (fd_ >= 0) ::close(std::exchange(fd_, -1));
 }
 
+ssize_t send_with_fd(int socket, std::span<const std::byte> body, int fd, int flags, const sockaddr_un* to, socklen_t to_length) {
+  iovec piece{const_cast<std::byte*>(body.data()), body.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_name = const_cast<sockaddr_un*>(to);
+  message.msg_namelen = to_length;
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* c = CMSG_FIRSTHDR(&message);
+  c->cmsg_level = SOL_SOCKET;
+  c->cmsg_type = SCM_RIGHTS;
+  c->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(c), &fd, sizeof fd);
+  return sendmsg(socket, &message, flags | MSG_NOSIGNAL);
+}
+
+ssize_t receive_with_fd(int socket, std::span<std::byte> body, Fd& fd, int flags) {
+  fd = {};
+  iovec piece{body.data(), body.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  const ssize_t n = recvmsg(socket, &message, flags | MSG_CMSG_CLOEXEC);
+  const cmsghdr* c = n < 0 ? nullptr : CMSG_FIRSTHDR(&message);
+  if (c != nullptr && c->cmsg_type == SCM_RIGHTS) {
+    int raw;
+    std::memcpy(&raw, CMSG_DATA(c), sizeof raw);
+    fd = Fd(raw);
+  }
+  return n;
+}
+
 Family parse_family(std::string_view text) {
   if (text == "auto") return Family::any;
   if (text == "4") return Family::v4;
