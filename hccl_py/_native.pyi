@@ -47,6 +47,12 @@ class Work:
         """The rank that sent, of a receive that is done."""
 
     @property
+    def ended_s(self) -> float:
+        """
+        When a collective was done, on the clock of time.perf_counter(); 0: not yet, or failed.
+        """
+
+    @property
     def sequence(self) -> int: ...
 
 class Group:
@@ -108,6 +114,11 @@ class Group:
     def pace(self, peer: int, channel: int, most_Bps: float) -> bool:
         """
         Sends to a peer by one channel of plans at most so fast (0: no limit); False where the transport cannot.
+        """
+
+    def trace(self) -> list[tuple[int, int, int, int, int, int, int, int, int]]:
+        """
+        Of each TCP connection (peer, connection, acked bytes, busy us, us the peer had no room, us our buffer was full, resent bytes, latest bytes/s, least round trip us), as the kernel counted them so far.
         """
 
     def transport_to(self, peer: int) -> str: ...

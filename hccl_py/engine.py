@@ -9,9 +9,9 @@ import socket
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from hccl_py import _native
 from hccl_py.bootstrap import Bootstrap
@@ -20,8 +20,10 @@ from hccl_py.core.errors import CollectiveTimeoutError, ConfigError, DesyncError
 from hccl_py.core.types import Collective, DType, ReduceOp
 from hccl_py.options import group_options
 from hccl_py.planner import Planner, allowed_interfaces
+from hccl_py.scheduler.select import PlanTable
 from hccl_py.sites import Site, call_site, describe
 from hccl_py.topology.config import ClusterConfig, load_cluster
+from hccl_py.topology.graph import Topology
 
 _PENDING_BEFORE_SWEEP = 32
 _SITE_WAIT_S = 1.0  # for the other side to say where it called
@@ -61,9 +63,40 @@ class Work:
         return self._native.done()
 
     @property
+    def ended_s(self) -> float:
+        """When a collective was done on this rank, on the clock of ``time.perf_counter``; 0: not yet, or failed."""
+        return self._native.ended_s
+
+    @property
     def source(self) -> int:
         """The rank that sent, of a receive that is over."""
         return self._native.source
+
+
+class ConnectionTrace(NamedTuple):
+    """One TCP connection since it was made; the kernel counts time in ticks of 1 to 10 ms, exact on the average.
+
+    Attributes:
+        peer: the rank at its other end.
+        connection: 0 for messages, 1 + channel for plans.
+        acked_bytes: what the peer's kernel has acknowledged, headers of ours included.
+        busy_us: while something was under way.
+        peer_full_us: of that, while the peer had no room: it was late, or had no CPU.
+        self_full_us: of that, while our own send buffer was too small.
+        resent_bytes: what had to be sent again.
+        rate_Bps: of the latest delivery.
+        min_rtt_us: the shortest round trip.
+    """
+
+    peer: int
+    connection: int
+    acked_bytes: int
+    busy_us: int
+    peer_full_us: int
+    self_full_us: int
+    resent_bytes: int
+    rate_Bps: int
+    min_rtt_us: int
 
 
 class Engine:
@@ -95,6 +128,8 @@ class Engine:
         self._pending: deque[Work] = deque()  # perhaps not over: a Work that is dropped must not take its buffers along
         self._pending_lock = threading.RLock()  # threads may start work at once, and buffers let go may call back
         self._sweep_at = _PENDING_BEFORE_SWEEP
+        self._tables: set[tuple[Collective, int, bool]] = set()  # (collective, root, uneven) that were loaded
+        self._programs: dict[bytes, int] = {}  # by the digest of the plan, its number in the group
         _log.setLevel(self._env.log_level.upper())
         self._cluster: ClusterConfig | None = None
         self._group: _native.Group = self._together(bootstrap, "configure", lambda: self._make(hub))
@@ -363,13 +398,38 @@ class Engine:
     # Plans
 
     def _load_table(self, collective: Collective, root: int, uneven: bool) -> None:
-        rows = self._planner.table(collective, root, uneven).entries
-        loaded: dict[bytes, int] = {}
+        self._set_table(collective, root, uneven, self._planner.table(collective, root, uneven))
+        self._tables.add((collective, root, uneven))
+
+    def _set_table(self, collective: Collective, root: int, uneven: bool, table: PlanTable) -> None:
+        rows, loaded = table.entries, self._programs
         for row in rows:
             if row.plan.digest not in loaded:
                 loaded[row.plan.digest] = self._group.load_program(row.plan.program(self.rank).to_bytes())
         programs = [loaded[row.plan.digest] for row in rows]
         self._group.set_table(collective, root, uneven, [row.upto_bytes for row in rows], programs)
+
+    def replan(self, topology: Topology, tables: Mapping[Collective, PlanTable] | None = None) -> None:
+        """Choose plans for a graph with other figures from now on; what has been started ends by its old plan.
+
+        All ranks must do so between the same two calls, with equal graphs: each call's fingerprint names its plan, so
+        ranks that do not are told (DesyncError). Prepared calls keep their plans: prepare them anew.
+
+        Args:
+            topology: the group's own graph with other bandwidths and latencies.
+            tables: of collectives whose table has been made already, for equal blocks.
+
+        Raises:
+            ConfigError: nodes or links are not those of the group's graph.
+        """
+        self._planner.adopt(topology)
+        made = {(collective, 0, False): table for collective, table in (tables or {}).items()}
+        self._tables |= set(made)
+        for collective, root, uneven in sorted(self._tables):
+            table = made.get((collective, root, uneven))
+            if table is None:
+                table = self._planner.table(collective, root, uneven)
+            self._set_table(collective, root, uneven, table)
 
     @property
     def planner(self) -> Planner:
@@ -379,6 +439,13 @@ class Engine:
     def transport_to(self, peer: int) -> str:
         """``"shm"``, ``"tcp"``, ``"loopback"``, or ``"self"``."""
         return self._group.transport_to(peer)
+
+    def trace(self) -> list[ConnectionTrace]:
+        """What the kernel has counted of each TCP connection of this rank so far; costs a system call for each.
+
+        Nothing is counted on the data path for it. Empty where all ranks share a host.
+        """
+        return [ConnectionTrace(*row) for row in self._group.trace()]
 
     def pace(self, peer: int, channel: int, most_Bps: float) -> bool:
         """Send to ``peer`` by one of the plans' channels at most so many bytes a second; 0: as many as go.
@@ -420,4 +487,4 @@ class Engine:
         return DesyncError(text, ours=error.ours, theirs=error.theirs, peer=error.peer)
 
 
-__all__ = ["Engine", "Work"]
+__all__ = ["ConnectionTrace", "Engine", "Work"]

@@ -55,6 +55,21 @@ class Planner:
         parts = (self.topology.digest(), self.placement, *settings, self.policy)
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
+    @property
+    def free(self) -> bool:
+        """True if plans follow the figures of the graph: nobody forces an algorithm for all_reduce."""
+        return self._env.algorithm_for(Collective.ALL_REDUCE) is None and not self.policy.forced(Collective.ALL_REDUCE)
+
+    def adopt(self, topology: Topology) -> None:
+        """Plan for a graph with other figures from now on.
+
+        Raises:
+            ConfigError: nodes or links are not those of the graph so far.
+        """
+        if topology.nodes != self.topology.nodes or _ends(topology) != _ends(self.topology):
+            raise ConfigError("only the figures of links may change while a group runs, not its nodes and links")
+        self.topology = topology
+
     def table(self, collective: Collective, root: int = 0, uneven: bool = False) -> PlanTable:
         """The plans of one collective by size.
 
@@ -79,6 +94,10 @@ class Planner:
             )
 
         return table_by_size(limits, table)
+
+
+def _ends(topology: Topology) -> list[tuple[str, str, LinkKind]]:
+    return [(link.src, link.dst, link.kind) for link in topology.links]
 
 
 def check_policy(policy: Policy, path: str) -> None:

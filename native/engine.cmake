@@ -44,6 +44,7 @@ add_library(hccl_py_engine STATIC
   ${HCCL_PY_ENGINE_DIR}/transports/tcp.cpp
   ${HCCL_PY_ENGINE_DIR}/transports/tcp_connection.cpp
   ${HCCL_PY_ENGINE_DIR}/transports/tcp_congestion.cpp
+  ${HCCL_PY_ENGINE_DIR}/transports/tcp_trace.cpp
   ${HCCL_PY_ENGINE_DIR}/transports/tcp_mesh.cpp
 )
 target_compile_options(hccl_py_engine PRIVATE -O2 -Wall -Wextra)

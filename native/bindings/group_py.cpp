@@ -64,6 +64,8 @@ class Work {
     return over;
   }
   int source() const { return op_->source; }
+  // 0 while it is under way, or after it failed.
+  double ended_s() const { return op_->state.load(std::memory_order_acquire) == Op::State::done ? static_cast<double>(op_->ended_ns) * 1e-9 : 0.0; }
   std::uint64_t sequence() const { return op_->sequence; }
 
  private:
@@ -75,6 +77,7 @@ std::optional<Work> start(const std::shared_ptr<Group>& group, int collective, i
                           std::uintptr_t input, std::uintptr_t output, std::uint64_t count,
                           const std::optional<std::pair<Counts, Counts>>& counts) {
   auto work = std::make_shared<Op>();
+  work->timed = true;
   work->call = make_call(collective, op, dtype, root, input, output, count);
   if (counts) {
     const auto& [in, out] = *counts;
@@ -167,6 +170,7 @@ void bind_group(nb::module_& m) {
       .def("failed", &Work::failed)
       .def("wait", &Work::wait, nb::arg("timeout_s") = nb::none(), "Waits; raises what went wrong; False if the time passed first.")
       .def_prop_ro("source", &Work::source, "The rank that sent, of a receive that is done.")
+      .def_prop_ro("ended_s", &Work::ended_s, "When a collective was done, on the clock of time.perf_counter(); 0: not yet, or failed.")
       .def_prop_ro("sequence", &Work::sequence);
 
   nb::class_<Group> group(m, "Group", "One rank's membership in a group.");
@@ -187,6 +191,15 @@ void bind_group(nb::module_& m) {
       .def_prop_ro("timeout_s", &Group::timeout_s)
       .def("pace", &Group::pace, nb::arg("peer"), nb::arg("channel"), nb::arg("most_Bps"),
            "Sends to a peer by one channel of plans at most so fast (0: no limit); False where the transport cannot.")
+      .def("trace",
+           [](const Group& g) {
+             std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t, std::uint32_t>> rows;
+             for (const auto& [peer, connection, t] : g.trace())
+               rows.emplace_back(peer, connection, t.acked_bytes, t.busy_us, t.peer_full_us, t.self_full_us, t.resent_bytes, t.rate_Bps, t.min_rtt_us);
+             return rows;
+           },
+           "Of each TCP connection (peer, connection, acked bytes, busy us, us the peer had no room, us our buffer was full, "
+           "resent bytes, latest bytes/s, least round trip us), as the kernel counted them so far.")
       .def("transport_to", &Group::transport_to, nb::arg("peer"))
       .def("address", [](const Group& g) { return from_bytes(g.address()); })
       .def("join",

@@ -222,6 +222,15 @@ bool Group::pace(std::uint32_t peer, std::uint32_t channel, double most_Bps) {
   return false;
 }
 
+std::vector<Group::ConnectionTrace> Group::trace() const {
+  std::vector<ConnectionTrace> found;
+  for (const auto& connection : mesh_.connections) {
+    ConnectionTrace one{static_cast<std::uint32_t>(connection->peer()), static_cast<std::uint32_t>(connection->index()), {}};
+    if (read_trace(connection->fd(), one.counted)) found.push_back(one);
+  }
+  return found;
+}
+
 const char* Group::transport_to(std::uint32_t peer) const {
   if (peer >= world_) throw ConfigError("rank " + std::to_string(peer) + " is outside a world of " + std::to_string(world_));
   if (peer == rank_) return "self";

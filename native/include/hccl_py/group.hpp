@@ -25,6 +25,7 @@
 #include "hccl_py/shm.hpp"
 #include "hccl_py/slot_call.hpp"
 #include "hccl_py/tcp.hpp"
+#include "hccl_py/tcp_trace.hpp"
 #include "hccl_py/waiter.hpp"
 
 namespace hccl_py {
@@ -72,6 +73,12 @@ class Group : public std::enable_shared_from_this<Group> {
   // Sends to `peer` by this channel of plans at most so many bytes a second; 0: as fast as it goes. Only tcp can do it:
   // false for other transports. Any time.
   bool pace(std::uint32_t peer, std::uint32_t channel, double most_Bps);
+  // What was sent to each peer of another host, by each connection (0: messages; 1 + channel: plans). Any time.
+  struct ConnectionTrace {
+    std::uint32_t peer = 0, connection = 0;
+    TcpTrace counted;
+  };
+  std::vector<ConnectionTrace> trace() const;
   std::uint32_t slot_bytes() const { return board_ ? board_.slot_bytes() : 0; }
 
   std::uint32_t load_program(std::span<const std::byte> bytes);

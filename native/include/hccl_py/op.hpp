@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -22,6 +23,8 @@ struct Op {
   std::atomic<State> state{State::pending};
   std::int64_t deadline_ns = 0;  // 0: not set yet
   Failure failure;  // valid once failed
+  bool timed = false;          // started work: says when it was done
+  std::int64_t ended_ns = 0;  // steady clock; valid once done
 
   // collective
   Call call;
@@ -51,7 +54,10 @@ struct Op {
   }
 
   bool pending() const { return state.load(std::memory_order_acquire) == State::pending; }
-  void finish() { state.store(State::done, std::memory_order_release); }
+  void finish() {
+    if (timed) ended_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+    state.store(State::done, std::memory_order_release);
+  }
   void fail(Failure why) {
     failure = std::move(why);
     state.store(State::failed, std::memory_order_release);
