@@ -229,3 +229,29 @@ class DeviceGroup:
 
     @property
     def launches(self) -> int: ...
+
+def codec_encode(codec: int, dtype: int, data: int, factor: float, residual: int, out: int, rows: int, num_rows: int, isa: str = '') -> None:
+    """
+    Encodes rows (six 64-bit numbers each) of an array; residual: address of the error memory, or 0.
+    """
+
+def codec_decode(codec: int, dtype: int, data: int, out: int, rows: int, num_rows: int, add: bool = False, isa: str = '') -> None:
+    """
+    Stores what the codes of rows stand for, or adds it to an array of float32.
+    """
+
+def check_sums(data: int, bytes: int) -> tuple[int, int]:
+    """Plain and weighted sum of the 32-bit words."""
+
+def select_top(data: int, count: int, k: int, indices: int) -> None:
+    """Indices of the k largest magnitudes, ascending."""
+
+def select_above(data: int, count: int, threshold: float, indices: int, room: int) -> int:
+    """
+    Indices of magnitudes of at least the threshold, ascending; returns how many were written.
+    """
+
+def scatter_add(out: int, count: int, indices: int, values: int, n: int) -> bool:
+    """
+    out[index] += value, in order; False, and nothing done, if an index is out of bounds.
+    """

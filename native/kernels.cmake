@@ -12,6 +12,11 @@ add_library(hccl_py_kernels OBJECT
   ${HCCL_PY_KERNEL_DIR}/src/reduce_portable.cpp
   ${HCCL_PY_KERNEL_DIR}/src/reduce_avx2.cpp
   ${HCCL_PY_KERNEL_DIR}/src/reduce_avx512.cpp
+  ${HCCL_PY_KERNEL_DIR}/src/codecs/blocks.cpp
+  ${HCCL_PY_KERNEL_DIR}/src/codecs/blocks_portable.cpp
+  ${HCCL_PY_KERNEL_DIR}/src/codecs/blocks_avx2.cpp
+  ${HCCL_PY_KERNEL_DIR}/src/codecs/blocks_avx512.cpp
+  ${HCCL_PY_KERNEL_DIR}/src/codecs/sparse.cpp
 )
 target_include_directories(hccl_py_kernels PUBLIC ${HCCL_PY_KERNEL_DIR}/include)
 target_compile_features(hccl_py_kernels PUBLIC cxx_std_20)
@@ -30,8 +35,11 @@ set_target_properties(hccl_py_kernels PROPERTIES
 # -Wno-maybe-uninitialized: intrinsics of GCC 12 start from a register that they leave undefined on purpose.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   set(HCCL_PY_AVX2_FLAGS -mavx2 -mfma -mf16c)
-  set_source_files_properties(${HCCL_PY_KERNEL_DIR}/src/reduce_avx2.cpp PROPERTIES
+  set_source_files_properties(${HCCL_PY_KERNEL_DIR}/src/reduce_avx2.cpp
+    ${HCCL_PY_KERNEL_DIR}/src/codecs/blocks_avx2.cpp PROPERTIES
     COMPILE_OPTIONS "${HCCL_PY_AVX2_FLAGS}")
+  set_source_files_properties(${HCCL_PY_KERNEL_DIR}/src/codecs/blocks_avx512.cpp PROPERTIES
+    COMPILE_OPTIONS "${HCCL_PY_AVX2_FLAGS};-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mprefer-vector-width=512")
   set_source_files_properties(${HCCL_PY_KERNEL_DIR}/src/reduce_avx512.cpp PROPERTIES
     COMPILE_OPTIONS "${HCCL_PY_AVX2_FLAGS};-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-Wno-maybe-uninitialized")
 endif()

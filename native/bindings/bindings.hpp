@@ -10,5 +10,6 @@ void bind_errors(nanobind::module_& m);
 void bind_values(nanobind::module_& m);
 void bind_group(nanobind::module_& m);
 void bind_device(nanobind::module_& m);
+void bind_codecs(nanobind::module_& m);
 
 }  // namespace hccl_py

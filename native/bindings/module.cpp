@@ -11,4 +11,5 @@ NB_MODULE(_native, m) {
   hccl_py::bind_values(m);
   hccl_py::bind_group(m);
   hccl_py::bind_device(m);
+  hccl_py::bind_codecs(m);
 }

@@ -63,6 +63,26 @@ ASKED = {  # section -> id -> what was asked for; a number changes here and in w
         "random_graphs": "<= 0.0",
         "malformed_files": "<= 0.0",
     },
+    "compression": {
+        "casts": ">= 0.6",
+        "int8": ">= 0.35",
+        "topk": ">= 0.1",
+        "volume_digits": ">= 0.62",
+        "volume_digits_quality": "<= 0.5",
+        "volume_lm": ">= 0.62",
+        "volume_lm_loss": "<= 0.01",
+        "volume_lm_deviation": "<= 2.0",
+        "most_digits": ">= 0.9",
+        "most_digits_quality": "<= 1.0",
+        "most_lm": ">= 0.9",
+        "most_lm_loss": "<= 0.02",
+        "switching": ">= 0.2",
+        "sparse_topk": ">= 3.0",
+        "sparse_embedding": ">= 3.0",
+        "auto_200": ">= 3.0",
+        "auto_1000": ">= 1.5",
+        "auto_shm": "<= 1.02",
+    },
 }
 
 TOML = """

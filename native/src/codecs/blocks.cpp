@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Looks up a block codec among the variants that are built in.
+#include "hccl_py/codecs.hpp"
+
+namespace hp::portable {
+hccl_py::BlockCodec block_codec(hccl_py::CodecId id, hccl_py::DType dtype);
+}
+#if defined(__x86_64__)
+namespace hp::avx2 {
+hccl_py::BlockCodec block_codec(hccl_py::CodecId id, hccl_py::DType dtype);
+}
+namespace hp::avx512 {
+hccl_py::BlockCodec block_codec(hccl_py::CodecId id, hccl_py::DType dtype);
+}
+#endif
+
+namespace hccl_py {
+
+BlockCodec block_codec(CodecId id, DType dtype, Isa isa) {
+#if defined(__x86_64__)
+  if (isa == Isa::avx2) return hp::avx2::block_codec(id, dtype);
+  if (isa == Isa::avx512) return hp::avx512::block_codec(id, dtype);
+#endif
+  return isa == Isa::portable ? hp::portable::block_codec(id, dtype) : BlockCodec{};
+}
+
+}  // namespace hccl_py

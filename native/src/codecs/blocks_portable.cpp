@@ -1,0 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
+// The block codecs, built with the flags of reduce_portable.cpp.
+#define HCCL_PY_ISA portable
+#include "blocks.hpp"
