@@ -74,7 +74,9 @@ class Fp8(BlockCodec):
         finite = np.isfinite(top)
         shift = np.minimum(self._top - np.frexp(np.where(finite, top, 1))[1] + 1, _MOST_SHIFT)
         size = np.maximum(np.abs(values.astype(np.float64)), np.ldexp(1.0, self._least - shift))
-        return np.where(finite, size * 2.0 ** -(self._mantissa_bits + 1.0) + 2.0**-149, np.inf)
+        bound = size * 2.0 ** -(self._mantissa_bits + 1.0) + 2.0**-149
+        # What rounds up beyond the largest float comes back as an infinity.
+        return np.where(finite & (size + bound < np.finfo(np.float32).max), bound, np.inf)
 
 
 def fp8_e4m3() -> Fp8:

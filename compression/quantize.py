@@ -29,4 +29,5 @@ def quantize(blocks: Array, units: Array, limit: int) -> tuple[Array, Array]:
 def quantization_bound(values: Array, limit: int) -> Array:
     """A step of the block's scale, and what float32 adds; TINY where the block becomes zero."""
     top = largest(values)
-    return np.where(np.isfinite(top), np.maximum(top / limit * (1 + 2.0**-14), TINY), np.inf)
+    sure = top < np.finfo(np.float32).max * (1 - 2.0**-20)  # else the largest may come back as an infinity
+    return np.where(sure, np.maximum(top / limit * (1 + 2.0**-14), TINY), np.inf)
