@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "array.hpp"
+#include "gil.hpp"
 #include "hccl_py/error.hpp"
 #include "hccl_py/failure.hpp"
 
@@ -69,7 +70,7 @@ void run_op(Group& group, Op& op) {
   const Group::Begun begun = group.begin_now(op);
   if (begun == Group::Begun::over) return throw_if_failed(op, group.rank());
   {
-    const nb::gil_scoped_release release;
+    const WithoutGil release;
     if (begun == Group::Begun::under_way) {
       group.end_now(op);
     } else {
@@ -170,7 +171,7 @@ int exchange_arrays(Group& group, nb::handle send_data, nb::handle dst, nb::hand
   const Group::Begun begun = group.begin_messages({&send, &recv});
   if (begun == Group::Begun::busy) return -1;
   if (begun == Group::Begun::under_way) {
-    const nb::gil_scoped_release release;
+    const WithoutGil release;
     group.end_messages();
   }
   throw_if_failed(send, group.rank());
@@ -191,7 +192,7 @@ class Prepared {
   void start() {
     renew();
     started_ = true;
-    const nb::gil_scoped_release release;
+    const WithoutGil release;
     group_->start(op_);
   }
   bool done() { return !started_ || group_->test(*op_); }
@@ -199,7 +200,7 @@ class Prepared {
     if (!started_) return true;
     bool over = true;
     if (op_->pending()) {
-      const nb::gil_scoped_release release;
+      const WithoutGil release;
       over = group_->wait(*op_, timeout_s.value_or(-1));
     }
     if (!over && PyErr_Occurred() == nullptr) return false;

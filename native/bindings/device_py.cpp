@@ -7,6 +7,7 @@
 #include <string>
 
 #include "bindings.hpp"
+#include "gil.hpp"
 #include "hccl_py/device_group.hpp"
 #include "hccl_py/error.hpp"
 #include "hccl_py/kernel_sources.hpp"
@@ -25,7 +26,7 @@ std::unique_ptr<Device> make_device(const std::string& kind, int ordinal) {
 template <class Run>
 std::uint64_t launch(DeviceGroup& group, const Run& run) {
   if (!group.launch_waits()) return run();
-  const nb::gil_scoped_release release;
+  const WithoutGil release;
   return run();
 }
 

@@ -15,6 +15,7 @@
 
 #include "bindings.hpp"
 #include "call_py.hpp"
+#include "gil.hpp"
 #include "hccl_py/error.hpp"
 #include "hccl_py/failure.hpp"
 #include "hccl_py/group.hpp"
@@ -43,7 +44,7 @@ nb::bytes from_bytes(const Bytes& in) { return nb::bytes(in.data(), in.size()); 
 
 // Called now and then by whoever waits: lets Ctrl-C through. The error then stays set for throw_if_failed.
 bool interrupted() {
-  const nb::gil_scoped_acquire acquire;
+  const WithGil acquire;
   return PyErr_CheckSignals() != 0;
 }
 
@@ -57,7 +58,7 @@ class Work {
   bool wait(std::optional<double> timeout_s) {
     bool over = true;
     if (op_->pending()) {
-      const nb::gil_scoped_release release;
+      const WithoutGil release;
       over = group_->wait(*op_, timeout_s.value_or(-1));
     }
     if (over || PyErr_Occurred() != nullptr) throw_if_failed(*op_, group_->rank());
@@ -90,7 +91,7 @@ std::optional<Work> start(const std::shared_ptr<Group>& group, int collective, i
   }
   if (!group->prepare(*work)) return std::nullopt;
   {
-    const nb::gil_scoped_release release;
+    const WithoutGil release;
     group->start(work);
   }
   return Work(group, std::move(work));
@@ -105,7 +106,7 @@ Work start_message(const std::shared_ptr<Group>& group, bool send, std::uintptr_
   work->tag = tag;
   group->prepare(*work);
   {
-    const nb::gil_scoped_release release;
+    const WithoutGil release;
     group->start(work);
   }
   return Work(group, std::move(work));
@@ -207,7 +208,7 @@ void bind_group(nb::module_& m) {
              const std::vector<Bytes> all = to_bytes_list(addresses);
              Bytes report;
              {
-               const nb::gil_scoped_release release;
+               const WithoutGil release;
                report = g.join(all, timeout_s);
              }
              return from_bytes(report);
@@ -217,7 +218,7 @@ void bind_group(nb::module_& m) {
            [](Group& g, const std::vector<nb::bytes>& reports, double timeout_s) {
              const std::vector<Bytes> all = to_bytes_list(reports);
              try {
-               const nb::gil_scoped_release release;
+               const WithoutGil release;
                g.connect(all, timeout_s);
              } catch (const HcclError&) {
                if (PyErr_Occurred() != nullptr) throw nb::python_error();  // a signal: its error goes first
@@ -247,11 +248,11 @@ void bind_group(nb::module_& m) {
                    "(bytes read, bytes written, of these into rings or staging) by this rank in its last large collective.")
       .def("post_site", &Group::post_site, nb::arg("sequence"), nb::arg("text"))
       .def("peer_site", [](const Group& g, std::uint32_t peer, std::uint64_t sequence, double timeout_s) {
-             const nb::gil_scoped_release release;
+             const WithoutGil release;
              return g.peer_site(peer, sequence, timeout_s);
            }, nb::arg("peer"), nb::arg("sequence"), nb::arg("timeout_s"))
-      .def("abort", &Group::abort, nb::arg("why"), nb::call_guard<nb::gil_scoped_release>())
-      .def("close", &Group::close, nb::call_guard<nb::gil_scoped_release>());
+      .def("abort", &Group::abort, nb::arg("why"), nb::call_guard<WithoutGil>())
+      .def("close", &Group::close, nb::call_guard<WithoutGil>());
 }
 
 }  // namespace hccl_py

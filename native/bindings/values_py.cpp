@@ -7,6 +7,7 @@
 
 #include "array.hpp"
 #include "bindings.hpp"
+#include "gil.hpp"
 #include "hccl_py/call.hpp"
 #include "hccl_py/error.hpp"
 #include "hccl_py/reduce.hpp"
@@ -29,7 +30,7 @@ void fold(int op, int dtype, std::uintptr_t out, const std::vector<std::uintptr_
   if (kernel == nullptr || sources.empty()) throw ConfigError("there is no such fold");
   std::vector<FoldSource> list;
   for (std::uintptr_t source : sources) list.push_back({reinterpret_cast<const void*>(source), true});
-  const nb::gil_scoped_release release;
+  const WithoutGil release;
   kernel(reinterpret_cast<void*>(out), list.data(), list.size(), count, scale);
 }
 

@@ -646,7 +646,9 @@ void Executor::take(RunStep& step, std::size_t bytes) {
 }
 
 // A source lacks its next element (or header), a target room for one byte. Only where it is their turn: others wait for us.
+// If it is none of these, a target that takes less than it could: its pipe has room for a byte, but not for what is due.
 int Executor::waiting_for(int only) const {
+  int behind = -1;
   const auto asked = [&](std::uint32_t peer) { return only < 0 || static_cast<int>(peer) == only; };
   const std::size_t end = std::min(first_open_ + kWindow, steps_.size());
   for (std::size_t i = first_open_; i < end; ++i) {
@@ -670,8 +672,12 @@ int Executor::waiting_for(int only) const {
       if (target.send->turn != target.ordinal || (target.way != Way::stream && target.head_left == 0)) continue;
       if (target.head_left == 0 && target.moved == step.bytes) continue;
       if (target.send->pipe->reserve(1).empty()) return static_cast<int>(target.send->peer);
+      if (behind < 0 && (target.head_left != 0 || target.moved < limit(i))) behind = static_cast<int>(target.send->peer);
     }
   }
+  if (only >= 0 || behind >= 0) return only < 0 ? behind : -1;
+  for (SendPort* port : used_send_)
+    if (!port->pipe->flush()) return static_cast<int>(port->peer);
   return -1;
 }
 

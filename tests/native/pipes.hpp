@@ -22,7 +22,7 @@ class AwkwardPipe final : public SendPipe, public RecvPipe {
   }
   void commit(std::size_t bytes) override { append({staging_.data(), bytes}); }
   std::size_t write(std::span<const std::byte> head, std::span<const std::byte> body, bool) override {
-    if (broken()) return 0;
+    if (broken() || blocked) return 0;
     std::size_t n = std::min({chunk_, room(), head.size()});
     append(head.first(n));
     if (n < head.size()) return n;
@@ -57,6 +57,7 @@ class AwkwardPipe final : public SendPipe, public RecvPipe {
   void end(PipeState state) { state_ = state; }
   std::size_t size() const { return bytes_.size(); }
 
+  bool blocked = false;     // takes nothing by write(), though there is room
   bool holds_back = false;  // written bytes stay here until flush() finds this false
 
  private:

@@ -443,6 +443,28 @@ void test_it_waits_for_peers_of_any_open_step() {
   CHECK_EQ(world[0].executor->waiting_for(2), 2);
 }
 
+// A socket's buffer has room for a byte, and the socket takes none of what is due.
+void test_it_waits_for_who_takes_too_little() {
+  AwkwardWires wires(2);
+  World world(2, wires, [](std::uint32_t r) { return flat_broadcast(2, r, 0); }, 1000);
+  world.begin(1);
+  World::step(world[0]);
+  wires.pipe(0, 1).consume(wires.pipe(0, 1).size());
+  wires.pipe(0, 1).blocked = true;
+  World::step(world[0]);
+  CHECK_EQ(world[0].executor->waiting_for(), 1);
+  CHECK_EQ(world[0].executor->waiting_for(1), -1);
+
+  AwkwardWires roomy(2, 10000, 10000);
+  World all_taken(2, roomy, [](std::uint32_t r) { return flat_broadcast(2, r, 0); }, 1000);
+  roomy.pipe(0, 1).holds_back = true;  // all is taken, nothing is gone
+  all_taken.begin(1);
+  while (World::step(all_taken[0]) && all_taken[0].outcome == Executor::Outcome::moved) {
+  }
+  CHECK(all_taken[0].outcome == Executor::Outcome::idle);
+  CHECK_EQ(all_taken[0].executor->waiting_for(), 1);
+}
+
 void test_it_waits_for_room() {
   AwkwardWires wires(2, 100, 100);
   World world(2, wires, [](std::uint32_t r) { return flat_broadcast(2, r, 0); }, 1000);
@@ -494,6 +516,7 @@ int main() {
       {"pipes that end", test_pipes_that_end},
       {"it waits for the peer that is late", test_it_waits_for_the_peer_that_is_late},
       {"it waits for peers of any open step", test_it_waits_for_peers_of_any_open_step},
+      {"it waits for who takes too little", test_it_waits_for_who_takes_too_little},
       {"it waits for room", test_it_waits_for_room},
       {"programs that need too much are refused", test_programs_that_need_too_much_are_refused},
   });

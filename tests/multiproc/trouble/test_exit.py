@@ -49,6 +49,16 @@ ENDINGS = {  # code, exit status
         "threading.Event().wait(0.3)",
         0,
     ),
+    "while a daemon thread wants the GIL of an interpreter that ends": (
+        "import time\n"
+        "from hccl_py import _native\nfrom hccl_py.core.types import DType\n"
+        "class Slow:\n"
+        "    def __del__(self, sleep=time.sleep): sleep(2)  # lets the GIL go, long after threads may have it\n"
+        "slow, big = Slow(), np.zeros(1 << 20, np.float32)\n"
+        "long = lambda: _native.fold(0, DType.FLOAT32, big.ctypes.data, [big.ctypes.data] * 300, big.size, 1.0, '')\n"
+        "threading.Thread(target=long, daemon=True).start()",
+        0,
+    ),
     "by an error": ("raise SystemExit(7)", 7),
     "by an error in the block": ("with first:\n    first.irecv(out, 1)\n    raise SystemExit(5)", 5),
     "with the group in a cycle": (
