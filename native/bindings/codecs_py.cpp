@@ -6,6 +6,7 @@
 #include <string>
 
 #include "bindings.hpp"
+#include "gil.hpp"
 #include "hccl_py/codecs.hpp"
 #include "hccl_py/error.hpp"
 
@@ -35,7 +36,7 @@ T* at(std::uintptr_t address) {
 void encode(int codec, int dtype, std::uintptr_t in, float factor, std::uintptr_t residual, std::uintptr_t out,
             std::uintptr_t rows, std::size_t num_rows, const std::string& isa) {
   const BlockCodec found = find(codec, dtype, isa);
-  const nb::gil_scoped_release release;
+  const WithoutGil release;
   found.encode(at<void>(in), factor, at<float>(residual), at<std::uint8_t>(out), at<CodecRow>(rows), num_rows);
 }
 
@@ -43,14 +44,14 @@ void decode(int codec, int dtype, std::uintptr_t in, std::uintptr_t out, std::ui
             bool add, const std::string& isa) {
   const BlockCodec found = find(codec, dtype, isa);
   if (add && static_cast<DType>(dtype) != DType::float32) throw ConfigError("sums are taken in float32");
-  const nb::gil_scoped_release release;
+  const WithoutGil release;
   found.decode(at<std::uint8_t>(in), at<void>(out), at<CodecRow>(rows), num_rows, add);
 }
 
 nb::tuple sums(std::uintptr_t data, std::size_t bytes) {
   CheckSums found;
   {
-    const nb::gil_scoped_release release;
+    const WithoutGil release;
     found = check_sums(at<void>(data), bytes);
   }
   return nb::make_tuple(found.plain, found.weighted);
@@ -58,17 +59,17 @@ nb::tuple sums(std::uintptr_t data, std::size_t bytes) {
 
 void top(std::uintptr_t data, std::size_t count, std::size_t k, std::uintptr_t indices) {
   if (k == 0 || k > count) throw ConfigError("k must be 1 to the number of elements");
-  const nb::gil_scoped_release release;
+  const WithoutGil release;
   select_top(at<float>(data), count, k, at<std::uint32_t>(indices));
 }
 
 std::size_t above(std::uintptr_t data, std::size_t count, float threshold, std::uintptr_t indices, std::size_t room) {
-  const nb::gil_scoped_release release;
+  const WithoutGil release;
   return select_above(at<float>(data), count, threshold, at<std::uint32_t>(indices), room);
 }
 
 bool add_sparse(std::uintptr_t out, std::size_t count, std::uintptr_t indices, std::uintptr_t values, std::size_t n) {
-  const nb::gil_scoped_release release;
+  const WithoutGil release;
   return scatter_add(at<float>(out), count, at<std::uint32_t>(indices), at<float>(values), n);
 }
 

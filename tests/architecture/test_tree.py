@@ -32,6 +32,18 @@ def test_compression_is_no_package_of_its_own() -> None:
     assert not (ROOT / "compression" / "__init__.py").exists()
 
 
+def guards(source: str) -> list[str]:
+    """Lines of C++ that use nanobind's own guards of the GIL."""
+    return [line.strip() for line in source.splitlines() if "gil_scoped_" in line]
+
+
+def test_bindings_let_the_gil_go_by_our_own_guard() -> None:
+    """nanobind's ends the process where a daemon thread comes back to an interpreter that ends (gil.hpp)."""
+    files = sorted((ROOT / "native" / "bindings").glob("*.[ch]pp"))
+    assert {file.name: guards(file.read_text("utf-8")) for file in files} == {file.name: [] for file in files}
+    assert guards("  const nb::gil_scoped_release release;") == ["const nb::gil_scoped_release release;"]
+
+
 def test_links_are_tracked_as_links() -> None:
     git = subprocess.run(["git", "ls-files", "-s", "hccl_py"], cwd=ROOT, capture_output=True, text=True, timeout=30)
     if git.returncode:
