@@ -60,3 +60,17 @@ def units(key: int, offset: int, count: int) -> Floats:
     """As :func:`bits`, but numbers of [0, 1), multiples of 2**-24, float32 [count]."""
     numbers: Floats = (bits(key, offset, count) >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
     return numbers
+
+
+def keys(draws: Draw, parameters: Any) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """``Draw.key`` for each of many parameters, uint64 [n]; seed, step and rank are those of ``draws``."""
+    state = np.uint64(_mixed(draws.seed & _MASK)) ^ np.asarray(parameters, np.int64).view(np.uint64)
+    for word in (None, draws.step, draws.rank):
+        if word is not None:
+            state = state ^ np.uint64(word & _MASK)
+        state = state + np.uint64(0x9E3779B97F4A7C15)
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        state = state ^ (state >> np.uint64(31))
+    mixed: np.ndarray[Any, np.dtype[np.uint64]] = state
+    return mixed

@@ -63,8 +63,10 @@ def pack(code: Array, codec: Codec, dtype: DType, count: int, sums: Sums = check
     return frame
 
 
-def unpack(data: Any, sums: Sums = check_sums, who: str = "a peer") -> Frame:
+def unpack(data: Any, sums: Sums = check_sums, who: str = "a peer", expected_bytes: int | None = None) -> Frame:
     """The frame at the beginning of ``data``, uint8; more may follow.
+
+    ``expected_bytes``: of the code, where it holds several runs; None: one run, of which the codec says it.
 
     Raises:
         TransportError: it is no frame, one of another version, cut off, or changed on its way.
@@ -92,6 +94,8 @@ def unpack(data: Any, sums: Sums = check_sums, who: str = "a peer") -> Frame:
         kind = check_dtype(DType(dtype), "a frame")
     except ValueError as error:  # ConfigError is one
         raise TransportError(f"a frame from {who} names codec {codec}, element type {dtype}: {error}") from None
-    if len(code) > found.wire_bytes(count) or (found.fixed_size and len(code) < found.wire_bytes(count)):
+    most = found.wire_bytes(count) if expected_bytes is None else expected_bytes
+    least = most if found.fixed_size or expected_bytes is not None else 0
+    if not least <= len(code) <= most:
         raise TransportError(f"a frame from {who}: {len(code)} bytes of {found.text} are no code of {count} elements")
     return Frame(found, kind, count, code)

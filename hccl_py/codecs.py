@@ -25,7 +25,7 @@ from hccl_py.compression.threshold import Threshold
 from hccl_py.compression.topk import TopK
 from hccl_py.core.errors import ConfigError
 
-__all__ = ["RowTable", "decode", "encode", "encode_values", "native_sums", "parse_codec", "stored", "unpack"]
+__all__ = ["RowTable", "decode", "encode", "encode_values", "native_sums", "parse_codec", "stored", "unpack", "view"]
 
 
 class RowTable:
@@ -99,9 +99,9 @@ def native_sums(data: Array) -> tuple[int, int]:
     return _native.check_sums(data.ctypes.data, len(data))
 
 
-def unpack(data: Array, who: str = "a peer") -> Frame:
+def unpack(data: Array, who: str = "a peer", code_bytes: int | None = None) -> Frame:
     """:func:`hccl_py.compression.frame.unpack`, faster."""
-    return frames.unpack(data, native_sums, who)
+    return frames.unpack(data, native_sums, who, code_bytes)
 
 
 def top_indices(values: Array, k: int) -> Array:
@@ -145,8 +145,12 @@ def stored(data: Any, what: str = "data") -> tuple[Buffer, Array]:
     """
     found = describe(data, what)
     check_dtype(found.dtype, what)
-    flat = np.asarray(_Memory(found)) if found.size else np.zeros(0, STORED[found.dtype])
-    return found, flat
+    return found, view(found)
+
+
+def view(buffer: Buffer) -> Array:
+    """The elements of a buffer, without a copy, as NumPy has them (bfloat16 and float16 as uint16)."""
+    return np.asarray(_Memory(buffer)) if buffer.size else np.zeros(0, STORED[buffer.dtype])
 
 
 class _Memory:

@@ -6,7 +6,7 @@ import math
 import weakref
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,10 @@ from hccl_py.core.errors import ConfigError, DesyncError
 from hccl_py.core.types import Collective, ReduceOp
 from hccl_py.engine import Engine, Work
 from hccl_py.prepared import PreparedCollectives
+
+if TYPE_CHECKING:
+    from hccl_py.compressed import CompressedAllReduce
+    from hccl_py.compression.codec import Codec
 
 
 class Registration:
@@ -64,6 +68,7 @@ class Communicator(PreparedCollectives):
         self.size = engine.size
         self._arguments = Arguments(engine.rank, engine.size)
         self._native = engine.native
+        self._codecs: dict[str, tuple[CompressedAllReduce, int]] = {}
         self._quick = engine.native.run_arrays  # True: done; False, and nothing done: take the long way
 
     @property
@@ -71,8 +76,17 @@ class Communicator(PreparedCollectives):
         """What lies below."""
         return self._engine
 
-    def all_reduce(self, sendbuf: Any, recvbuf: Any = None, op: ReduceOp = ReduceOp.SUM) -> Any:
-        """Reduce over all ranks; every rank gets the result in ``recvbuf`` (None: in place). Returns it."""
+    def all_reduce(
+        self, sendbuf: Any, recvbuf: Any = None, op: ReduceOp = ReduceOp.SUM, codec: Codec | str | None = None
+    ) -> Any:
+        """Reduce over all ranks; every rank gets the result in ``recvbuf`` (None: in place). Returns it.
+
+        ``codec``: what travels is encoded by it ("int8", "topk:0.01"), and the result is not exact, but the same on all
+        ranks. SUM and AVG of float64, float32, float16 and bfloat16 only. No error feedback: for training see
+        :class:`~hccl_py.compressed.CompressedAllReduce`.
+        """
+        if codec is not None:
+            return self._compressed(codec, sendbuf, recvbuf, op)
         out = sendbuf if recvbuf is None else recvbuf
         try:
             if self._quick(_ALL_REDUCE, op, 0, sendbuf, out, 1, 1):
@@ -81,6 +95,17 @@ class Communicator(PreparedCollectives):
             raise self._engine.explain(error) from None
         self._engine.run(*self._arguments.all_reduce(sendbuf, recvbuf, op))
         return out
+
+    def _compressed(self, codec: Codec | str, sendbuf: Any, recvbuf: Any, op: ReduceOp) -> Any:
+        from hccl_py.compressed import CompressedAllReduce
+
+        text = codec if isinstance(codec, str) else codec.text
+        reduce, calls = self._codecs.get(text, (None, 0))
+        if reduce is None:
+            reduce = CompressedAllReduce(self, codec)
+        result = reduce(sendbuf, recvbuf, op, step=calls)
+        self._codecs[text] = (reduce, calls + 1)  # the step of the random numbers: alike on all ranks
+        return result
 
     def iall_reduce(self, sendbuf: Any, recvbuf: Any = None, op: ReduceOp = ReduceOp.SUM) -> Work:
         """Start :meth:`all_reduce`."""

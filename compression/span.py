@@ -1,0 +1,44 @@
+"""Span: a run of elements of one parameter. What is compressed is a list of them, one after the other in an array."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hccl_py.compression.blocks import BLOCK
+from hccl_py.core.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Span:
+    """``count`` elements of parameter number ``parameter`` from ``offset`` on.
+
+    ``rows``: of the parameter, if the span is all of it and it is a matrix; 0: not one.
+    """
+
+    parameter: int
+    count: int
+    offset: int = 0
+    rows: int = 0
+
+    def __post_init__(self) -> None:
+        if self.count < 0 or self.offset < 0 or self.offset % BLOCK:
+            raise ConfigError(f"{self}: counts are not negative, and offsets are multiples of {BLOCK}")
+        if self.rows < 0 or (self.rows and self.count % self.rows):
+            raise ConfigError(f"{self}: {self.count} elements are no matrix of {self.rows} rows")
+
+
+Spans = tuple[Span, ...]
+
+
+def check_spans(spans: Sequence[Span], count: int) -> Spans:
+    """The spans as a tuple. Raises ConfigError unless they fill ``count`` elements and do not overlap."""
+    total = sum(span.count for span in spans)
+    if total != count:
+        raise ConfigError(f"the spans have {total} elements; the array has {count}")
+    ends: dict[int, int] = {}
+    for span in sorted(spans, key=lambda span: (span.parameter, span.offset)):
+        if span.count and ends.get(span.parameter, 0) > span.offset:
+            raise ConfigError(f"{span} overlaps another span of its parameter")
+        ends[span.parameter] = max(ends.get(span.parameter, 0), span.offset + span.count)
+    return tuple(spans)
