@@ -7,7 +7,9 @@
 
 #ifdef HP_HOST
 #define HP_FN [[gnu::always_inline]] static inline
+#define HP_COPY __builtin_memcpy
 #else
+#define HP_COPY memcpy
 #define HP_FN static __device__ __forceinline__
 #endif
 
@@ -28,7 +30,7 @@ template <class To, class From>
 HP_FN To as(From from) {
   static_assert(sizeof(To) == sizeof(From));
   To to;
-  __builtin_memcpy(&to, &from, sizeof to);
+  HP_COPY(&to, &from, sizeof to);
   return to;
 }
 HP_FN u32 magnitude(float x) { return as<u32>(x) & 0x7FFFFFFFu; }
@@ -105,10 +107,10 @@ struct Draw {
 };
 
 // A float of four unaligned bytes.
-HP_FN void put_float(u8* out, float value) { __builtin_memcpy(out, &value, 4); }
+HP_FN void put_float(u8* out, float value) { HP_COPY(out, &value, 4); }
 HP_FN float get_float(const u8* in) {
   float value;
-  __builtin_memcpy(&value, in, 4);
+  HP_COPY(&value, in, 4);
   return value;
 }
 

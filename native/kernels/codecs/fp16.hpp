@@ -11,13 +11,13 @@ struct Fp16 {
   HP_FN void encode(const float* x, u32, u8* out, const Draw&) {
     each([=](u32 i) {
       const u16 code = u16(Format::encode(x[i]));
-      __builtin_memcpy(out + 2 * i, &code, 2);
+      HP_COPY(out + 2 * i, &code, 2);
     });
   }
   HP_FN void decode(const u8* in, u32, float* y) {
     each([=](u32 i) {
       u16 code;
-      __builtin_memcpy(&code, in + 2 * i, 2);
+      HP_COPY(&code, in + 2 * i, 2);
       y[i] = Format::decode(code);
     });
   }
