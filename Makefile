@@ -80,7 +80,7 @@ test: install
 
 # With the system's python, which has the PyTorch for its GPUs; hccl_py must be importable there. 77: no two GPUs.
 bench-gpu:
-	@$(PYTHON) tests/perf/gpu/bench.py --part="$(PART)"
+	@$(PYTHON) tests/perf/gpu/bench.py --part="$(PART)" $(if $(TABLES),--tables)
 
 bench-cpu: install
 	@.venv/bin/python tests/perf/cpu_bench.py --part="$(PART)" $(if $(TABLES),--tables)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from claims import load_wanted
+from pages import replace_between
 
 from hccl_py.bench import plot
 from hccl_py.bench.compare import Ratio
@@ -16,7 +17,7 @@ from hccl_py.bench.metrics import geometric_mean
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS, README = ROOT / "docs" / "BENCHMARKS.md", ROOT / "README.md"
-BEGIN, END = "<!-- table: make bench-cpu -->", "<!-- end of table -->"
+BEGIN = "<!-- table: make bench-cpu -->"
 BASELINES = ("openmpi", "mpich", "gloo")
 FORMS = {"in_place": "in place", "out_of_place": "out of place"}
 RECORDS = {"two2": 2, "four_ranks": 4, "eight_ranks": 8}
@@ -105,15 +106,6 @@ def caption(record: Mapping[str, Any]) -> str:
     )
 
 
-def replace_between(path: Path, text: str) -> None:
-    """Put ``text`` between the marks of a page. Raises SystemExit if it has none."""
-    page = path.read_text(encoding="utf-8")
-    before, mark, rest = page.partition(BEGIN)
-    if not mark or END not in rest:
-        raise SystemExit(f"{path} has no place for the table: {BEGIN} ... {END}")
-    path.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
-
-
 def write(out: Path) -> None:
     """Write both pages, the pictures and docs/bench/cpu.json from what is in ``out``."""
     bench = ROOT / "docs" / "bench"
@@ -135,9 +127,11 @@ def write(out: Path) -> None:
     others = [records[name] for name in ("others2", "others4") if name in records]
     if others:
         sections.append(f"### The other collectives\n\n8 B to 16 MiB, as above.\n\n{others_table(others)}")
-    replace_between(BENCHMARKS, "\n\n".join(sections))
+    replace_between(BENCHMARKS, BEGIN, "\n\n".join(sections))
     if "two2" in records:
-        replace_between(README, f"{caption(records['two2'])}\n\n{all_reduce_table(records['two2'], ('in_place',))}")
+        replace_between(
+            README, BEGIN, f"{caption(records['two2'])}\n\n{all_reduce_table(records['two2'], ('in_place',))}"
+        )
 
 
 def _bytes(size: int) -> str:

@@ -1,5 +1,6 @@
 """``make bench-gpu``: hccl_py against NCCL on two GPUs of one host, as claims in out/bench/gpu.json.
 
+With ``--tables`` the claims go to docs/bench/gpu.json too, and tables to docs/BENCHMARKS.md (of runs with all parts).
 ``--part`` names parts of worker.py (all_reduce, others, ddp), all by default. Exits 77 where there are no two GPUs.
 """
 
@@ -8,18 +9,22 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent))
+sys.path[:0] = [str(HERE.parent), str(HERE)]
 
-from claims import OUT, Claims  # noqa: E402  # a script's folder is not a package
+import tables  # noqa: E402  # a script's folder is not a package
+from claims import OUT, Claims  # noqa: E402
+from pages import BENCHMARKS, replace_between  # noqa: E402
 
 PARTS = {
     "all_reduce": ("graph_mean", "eager_mean", "slower_at_none", "graph_8k", "bw_64m", "bw_256m", "bw_1g",
@@ -96,6 +101,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--part", default="", help=f"parts, by commas: {', '.join(PARTS)}")
     parser.add_argument("--samples", help="judge this file of worker.py, and measure nothing")
+    parser.add_argument("--tables", action="store_true", help="write docs/bench/gpu.json and docs/BENCHMARKS.md")
     options = parser.parse_args()
     parts = options.part.split(",") if options.part else list(PARTS)
     if options.samples:
@@ -117,12 +123,16 @@ def main() -> int:
         claims.record(
             id_,
             value,
-            command=f"make bench-gpu PART={','.join(parts)}",
+            command="make bench-gpu" + (f" PART={options.part}" if options.part else ""),
             n=9,
             samples={name: by for name, by in samples.items() if name != "about"} if id_ == "graph_mean" else {},
             baseline=f"NCCL {about.get('nccl', '?')} (torch {about.get('torch', '?')}), {about.get('gpu', '?')}",
         )
-    return claims.finish(OUT / "gpu.json")
+    status = claims.finish(OUT / "gpu.json")
+    if options.tables and not options.part:
+        shutil.copy(OUT / "gpu.json", BENCHMARKS.parent / "bench" / "gpu.json")
+        replace_between(BENCHMARKS, tables.BEGIN, tables.page(samples, f"{datetime.now(timezone.utc):%Y-%m-%d}"))
+    return status
 
 
 if __name__ == "__main__":

@@ -66,6 +66,18 @@ def test_values_are_made_of_medians() -> None:
     assert "ddp_806m" not in values and "others_mean" not in values
 
 
+def test_tables_show_losses_in_bold() -> None:
+    bench = load()
+    samples = {
+        "about": {"ranks": 2, "gpu": "X", "nccl": "1", "torch": "2"},
+        "all_reduce eager 8": {"ours": [30.0, 10.0, 20.0], "nccl": [40.0], "few": [80.0]},
+        "ddp 12x1024 ours 25": {"alone": [100.0], "ours 25": [130.0]},
+    }
+    page = bench.tables.page(samples, "2026-01-01")
+    assert "| 8 B | - | - | - | 20 | 40 | 2.00x | 80 | **0.50x** |" in page
+    assert "| 12x1024 | ours | 25 | 0.1 | 0.1 | 30.0% |" in page and "2026-01-01" in page
+
+
 def test_without_two_gpus_it_says_so() -> None:
     if load().gpus() >= 2:
         pytest.skip("there are two GPUs here: this would measure")

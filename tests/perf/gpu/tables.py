@@ -1,0 +1,82 @@
+"""The GPU tables of docs/BENCHMARKS.md, from the samples that worker.py left; losses in bold."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+BEGIN = "<!-- table: make bench-gpu -->"
+Medians = Mapping[str, Mapping[str, float]]
+
+
+def page(samples: Mapping[str, Any], date: str) -> str:
+    """Everything between the marks."""
+    about = samples["about"]
+    medians = {
+        name: {who: statistics.median(times) for who, times in by.items()}
+        for name, by in samples.items()
+        if name != "about"
+    }
+    caption = (
+        f"`make bench-gpu TABLES=1`, {date}: {about['ranks']} {about['gpu']} of one host, NCCL {about['nccl']}, "
+        f"torch {about['torch']}. Microseconds, medians; both libraries alternate in one process."
+    )
+    return "\n\n".join((caption, all_reduce(medians), others(medians), ddp(medians)))
+
+
+def _rows(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    rule = "|" + " ---: |" * len(head)
+    return "\n".join((f"| {' | '.join(head)} |", rule, *(f"| {' | '.join(line)} |" for line in lines)))
+
+
+def _ratio(ours: float, nccl: float) -> str:
+    text = f"{nccl / ours:.2f}x"
+    return f"**{text}**" if ours > nccl else text
+
+
+def all_reduce(medians: Medians) -> str:
+    """bf16 in place: in a graph, through torch eagerly, and with 32 SMs."""
+    lines = []
+    for size in sorted({int(name.split()[2]) for name in medians if name.startswith("all_reduce")}):
+        graph, eager = medians.get(f"all_reduce graph {size}"), medians[f"all_reduce eager {size}"]
+        lines.append([
+            _bytes(size),
+            *((f"{graph['ours']:.1f}", f"{graph['nccl']:.1f}", _ratio(graph["ours"], graph["nccl"])) if graph else "---"),
+            f"{eager['ours']:.0f}", f"{eager['nccl']:.0f}", _ratio(eager["ours"], eager["nccl"]),
+            f"{eager['few']:.0f}", _ratio(eager["few"], eager["nccl"]),
+        ])  # fmt: skip
+    head = ("all_reduce, bf16", "graph", "NCCL", "gain", "eager", "NCCL", "gain", "32 SMs, eager", "gain")
+    return _rows(head, lines)
+
+
+def others(medians: Medians) -> str:
+    """The other collectives by size of the input, in graphs to 16 MiB, eager above."""
+    kinds = ("all_gather", "reduce_scatter", "all_to_all", "broadcast")
+    lines = []
+    for size in sorted({int(name.split()[1]) for name in medians if name.split()[0] in kinds}):
+        line = [_bytes(size)]
+        for kind in kinds:
+            by = medians[f"{kind} {size}"]
+            line.append(f"{by['ours']:.1f} / {by['nccl']:.1f} ({_ratio(by['ours'], by['nccl'])})")
+        lines.append(line)
+    return _rows(("ours / NCCL", *kinds), lines)
+
+
+def ddp(medians: Medians) -> str:
+    """A step under DDP: how much longer than the same step without communication, measured beside it."""
+    lines = []
+    for name, by in medians.items():
+        if name.startswith("ddp "):
+            _, model, who, cap = name.split()
+            alone, step = by["alone"], by[f"{who} {cap}"]
+            lines.append([model, who, cap, f"{alone / 1e3:.1f}", f"{step / 1e3:.1f}", f"{step / alone - 1:.1%}"])
+    head = ("DDP, layers x width", "group", "bucket_cap_mb", "alone, ms", "step, ms", "exposed")
+    return _rows(head, lines)
+
+
+def _bytes(size: int) -> str:
+    for unit, bytes_ in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size >= bytes_:
+            return f"{size // bytes_} {unit}"
+    return f"{size} B"
