@@ -8,6 +8,7 @@ from typing import Any
 
 import cpu_bench
 import cpu_tables
+import pages
 import pytest
 from claims import load_wanted
 from cpu_bench import PARTS, against_best, mean_speedup, samples_of, worst, worst_steepness
@@ -81,7 +82,7 @@ def test_pages_get_the_tables_with_losses_in_bold(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(cpu_tables, "ROOT", tmp_path)
     for name in ("README", "BENCHMARKS"):
         page = tmp_path / f"{name}.md"
-        page.write_text(f"before\n{cpu_tables.BEGIN}\nold\n{cpu_tables.END}\nafter\n")
+        page.write_text(f"before\n{cpu_tables.BEGIN}\nold\n{pages.END}\nafter\n")
         monkeypatch.setattr(cpu_tables, name, page)
     records = tmp_path / "out" / "cpu" / "records"
     records.mkdir(parents=True)
@@ -100,4 +101,4 @@ def test_pages_get_the_tables_with_losses_in_bold(tmp_path: Path, monkeypatch: p
 def test_a_page_without_a_place_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "page.md").write_text("nothing")
     with pytest.raises(SystemExit, match="no place"):
-        cpu_tables.replace_between(tmp_path / "page.md", "text")
+        pages.replace_between(tmp_path / "page.md", cpu_tables.BEGIN, "text")

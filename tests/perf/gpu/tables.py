@@ -39,10 +39,13 @@ def all_reduce(medians: Medians) -> str:
     """bf16 in place: in a graph, through torch eagerly, and with 32 SMs."""
     lines = []
     for size in sorted({int(name.split()[2]) for name in medians if name.startswith("all_reduce")}):
-        graph, eager = medians.get(f"all_reduce graph {size}"), medians[f"all_reduce eager {size}"]
+        eager, graph = medians[f"all_reduce eager {size}"], medians.get(f"all_reduce graph {size}")
+        in_graph = (
+            (f"{graph['ours']:.1f}", f"{graph['nccl']:.1f}", _ratio(graph["ours"], graph["nccl"])) if graph else "---"
+        )
         lines.append([
             _bytes(size),
-            *((f"{graph['ours']:.1f}", f"{graph['nccl']:.1f}", _ratio(graph["ours"], graph["nccl"])) if graph else "---"),
+            *in_graph,
             f"{eager['ours']:.0f}", f"{eager['nccl']:.0f}", _ratio(eager["ours"], eager["nccl"]),
             f"{eager['few']:.0f}", _ratio(eager["few"], eager["nccl"]),
         ])  # fmt: skip
