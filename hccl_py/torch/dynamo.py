@@ -23,12 +23,19 @@ def skip_frames(*classes: type) -> None:
                 setattr(owner, name, torch.compiler.disable(function))  # type: ignore[no-untyped-call]
 
 
-def _skip(code: CodeType) -> bool:
+def skip_only(function: FunctionType) -> None:
+    """Tell Dynamo to run ``function`` as it is, but to compile what it calls: it breaks the graph there."""
+    vars(function)["_torchdynamo_disable"] = True  # a caller that is traced stops here
+    _skip(function.__code__, recursive=False)
+
+
+def _skip(code: CodeType, recursive: bool = True) -> bool:
     """Mark one code object; False where this torch has no such mark."""
     try:
         evaluator: Any = torch._C._dynamo.eval_frame
-        action = evaluator._FrameAction.SKIP
-        evaluator.set_code_exec_strategy(code, evaluator._FrameExecStrategy(action, action))
+        action = evaluator._FrameAction
+        below = action.SKIP if recursive else action.DEFAULT
+        evaluator.set_code_exec_strategy(code, evaluator._FrameExecStrategy(action.SKIP, below))
     except AttributeError:
         return False
     return True
