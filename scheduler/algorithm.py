@@ -49,6 +49,7 @@ class Algorithm:
         variants: (collective, groups) -> parameter sets worth trying for ranks that sit on hosts like this.
         synthesize: where the parameters come from the graph: parameter sets for it, tried when the graph was declared
             or measured; ``variants`` are then examples only.
+        refine: further parameter sets from the graph, tried beside ``variants`` when it was declared or measured.
         template: (world, params) -> the plan by classes, for worlds of any size; all_reduce only.
         worth: False where the selector need not try it (a user may still force it).
     """
@@ -61,6 +62,7 @@ class Algorithm:
     variants: Callable[[Collective, Groups], tuple[Mapping[str, ParamValue], ...]]
     worth: Callable[[Groups], bool] = lambda _: True
     synthesize: Synthesis | None = None
+    refine: Synthesis | None = None
     template: Callable[[int, Mapping[str, ParamValue]], Template] | None = None
 
     def supports(self, collective: Collective) -> bool:

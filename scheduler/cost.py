@@ -28,11 +28,11 @@ import numpy.typing as npt
 from hccl_py.scheduler.engine_costs import ONE_ROUND_LIMIT_BYTES, EngineCosts
 from hccl_py.scheduler.plan import Plan
 from hccl_py.scheduler.program import Lends, Program, Step, Where
-from hccl_py.scheduler.rails_for import rails_seconds
+from hccl_py.scheduler.rails_for import RailsCost
 from hccl_py.scheduler.slots import slot_bounds
 from hccl_py.scheduler.stepgraph import StepGraph
 from hccl_py.scheduler.template import Template
-from hccl_py.topology.graph import Link, Topology
+from hccl_py.topology.graph import DeviceKind, Link, Topology
 from hccl_py.topology.placement import Placement
 
 __all__ = ["CostModel", "EngineCosts", "ONE_ROUND_LIMIT_BYTES", "cost"]  # noqa: RUF022
@@ -56,6 +56,7 @@ class CostModel:
         self.topology = topology
         self.placement = placement
         self.engine = engine or EngineCosts.of(topology, placement)
+        self.on_cpus = topology.node(placement.device(0)).device is DeviceKind.CPU
         self.one_host = len(placement.groups(topology)) == 1
         self._links: dict[Link, int] = {}
         self._routes: dict[tuple[int, int], _Route] = {}
@@ -73,9 +74,8 @@ class CostModel:
     def curve(self, plan: Plan, sizes_bytes: Sequence[int], itemsize: int = 4) -> list[float]:
         """Predicted times for several sizes at once, in seconds."""
         if isinstance(plan, Template):
-            return [
-                rails_seconds(dict(plan.params), self.topology, self.placement, self.engine, s) for s in sizes_bytes
-            ]
+            rails = RailsCost(dict(plan.params), self.topology, self.placement, self.engine)
+            return [rails.seconds(size) for size in sizes_bytes]
         by_slots = [self.uses_slots(plan, size) for size in sizes_bytes]
         lengths = _slot_lengths(plan, sizes_bytes, itemsize)
         found = np.zeros(len(sizes_bytes))

@@ -12,12 +12,22 @@ from collections.abc import Mapping, Sequence
 from hccl_py.core.errors import PlanError
 from hccl_py.core.types import Collective
 from hccl_py.scheduler.algorithm import Algorithm
+from hccl_py.scheduler.cost import CostModel
 from hccl_py.scheduler.engine_costs import EngineCosts
 from hccl_py.scheduler.plan import ParamValue
-from hccl_py.scheduler.rails_for import rails_seconds
+from hccl_py.scheduler.rails_for import RailsCost
 from hccl_py.scheduler.template import Template
 from hccl_py.topology.graph import Topology
 from hccl_py.topology.placement import Placement
+
+
+def fastest_rails(
+    sets: Sequence[Mapping[str, ParamValue]], model: CostModel, sizes_bytes: Sequence[int]
+) -> tuple[Mapping[str, ParamValue], ...]:
+    """Of the parameter sets of `rails` those that are fastest at one of the sizes, by the formula."""
+    costs = [RailsCost(params, model.topology, model.placement, model.engine) for params in sets]
+    best = {min(range(len(sets)), key=lambda i: costs[i].seconds(size)) for size in sizes_bytes} if sets else set()
+    return tuple(sets[number] for number in sorted(best))
 
 
 def large_plans(
@@ -49,7 +59,8 @@ def large_plans(
         else:
             sets = tuple(dict(algorithm.template(placement.size, params).params) for params in sets)
         for params in sets:
-            curve = tuple(rails_seconds(params, topology, placement, engine, size) for size in sizes_bytes)
+            cost = RailsCost(params, topology, placement, engine)
+            curve = tuple(map(cost.seconds, sizes_bytes))
             found.append((algorithm, params, curve))
     best = {min(range(len(found)), key=lambda i: found[i][2][at]) for at in range(len(sizes_bytes)) if found}
     plans = []

@@ -89,16 +89,28 @@ class Packing:
     bound_s: float
 
 
-def pack(routes: Routes, collective: Collective, root: int = 0, *, gap: float = 1e-3, max_rounds: int = 300) -> Packing:
+def pack(
+    routes: Routes,
+    collective: Collective,
+    root: int = 0,
+    *,
+    gap: float = 1e-3,
+    max_rounds: int = 300,
+    known_bound_s: float = 0.0,
+    seeds: Sequence[Scheme] = (),
+) -> Packing:
     """The packing of a collective that is within ``gap`` of the best, or what ``max_rounds`` rounds came to.
 
     Args:
         collective: all_reduce, reduce, broadcast, all_gather or reduce_scatter.
         root: of reduce and broadcast.
+        known_bound_s: what no packing can be below, for a block of one byte, where somebody knows: it may be found
+            much earlier than the prices are that prove it.
+        seeds: schemes to begin with; each one's tree away from the root is taken for both ways.
     """
     search = _Search(routes, collective, root)
-    if collective is C.ALL_REDUCE and routes.size > 4:  # trees that gather well also reduce well, turned round
-        search.seed(pack(routes, C.ALL_GATHER, gap=gap, max_rounds=max_rounds).schemes)
+    search.raise_bound(known_bound_s)
+    search.seed(seeds)
     for _ in range(max_rounds):
         search.solve()
         if search.seconds <= search.bound * (1 + gap) or not search.extend():
@@ -130,6 +142,10 @@ class _Search:
         for top in self._roots:
             self._add(Scheme.star(top, routes.size, self._up, self._down))
         self.extend()
+
+    def raise_bound(self, seconds_per_byte: float) -> None:
+        """Nothing can be below."""
+        self.bound = max(self.bound, seconds_per_byte / self._unit)
 
     def seed(self, schemes: Sequence[Scheme]) -> None:
         """Add the trees of ``schemes``, up and down the same tree."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
+from functools import lru_cache
+from itertools import chain
 from math import gcd, lcm
 from typing import cast
 
 from hccl_py.core.types import Collective
 from hccl_py.scheduler.engine_costs import EngineCosts
 from hccl_py.scheduler.plan import ParamValue
+from hccl_py.scheduler.ring_order import ring_order
 from hccl_py.topology.graph import Link, Topology
 from hccl_py.topology.node import natural_key
 from hccl_py.topology.placement import Placement
@@ -17,11 +20,9 @@ from hccl_py.topology.placement import Placement
 Groups = tuple[tuple[int, ...], ...]
 _MAX_PART = 8  # shares are ratios of whole numbers up to this one
 _MAX_RADIX = 4
-_CHUNKS: tuple[tuple[int, ...], ...] = (
-    (1,),
-    (1, 1, 1, 1),
-    (1, 2) + (3,) * 16 + (2, 1),
-)  # into which halvings cut a block
+# into which halvings cut a block: small ones first and last
+_CHUNKS: tuple[tuple[int, ...], ...] = ((1,), (1, 1, 1, 1), (1, 2) + (3,) * 16 + (2, 1))
+_TURNED = (1, 1, 2) + (3,) * 8 + (2, 1)  # where the first goes along the rails first
 _RINGS = (1, 2)  # as many rings at a time
 _MAX_RING = 16  # hosts; above, so many hops cost more than halvings
 
@@ -35,7 +36,10 @@ def rails_for(
         return ()
     if len(groups) < 2 or len({len(group) for group in groups}) > 1 or channels < 2:
         return ()
-    base: Mapping[str, ParamValue] = {"groups": groups, "shares": rail_shares(topology, placement, groups)}
+    base: dict[str, ParamValue] = {"groups": groups, "shares": rail_shares(topology, placement, groups)}
+    inner = inner_order(topology, placement, groups[0])
+    if inner:
+        base["inner"] = inner
     hosts = len(groups)
     radices = _radices(topology, placement, groups)
     halvable = max(radices) <= 2 * _MAX_RADIX
@@ -44,7 +48,29 @@ def rails_for(
         found += [{**base, "chunks": (1,) * n} for n in _RINGS]
     if halvable:
         found += [{**base, "radices": radices, "chunks": chunks} for chunks in _CHUNKS]
+        if hosts == 2 and len(groups[0]) > 1:
+            turned = (1,) + (0,) * (len(_TURNED) - 1)
+            found.append({**base, "radices": radices, "chunks": _TURNED, "turned": turned})
     return tuple(found)
+
+
+def inner_order(topology: Topology, placement: Placement, group: tuple[int, ...]) -> tuple[int, ...]:
+    """The order of a ring inside a host where that loads its links less than straight messages do, else ()."""
+    if len(group) < 3:
+        return ()
+    order = ring_order(topology, placement, group)
+    index = tuple(group.index(rank) for rank in order)
+    straight = [(a, b) for a in range(len(group)) for b in range(len(group)) if a != b]
+    round_ = [(index[i - 1], index[i]) for i in range(len(group))]
+
+    def busiest_s(pairs: list[tuple[int, int]], each: float) -> float:
+        loads: dict[Link, float] = {}
+        for a, b in pairs:
+            for link in placement.path(group[a], group[b], topology):
+                loads[link] = loads.get(link, 0.0) + each
+        return max(load / link.bandwidth_Bps for link, load in loads.items())
+
+    return index if busiest_s(round_, len(group) - 1) < 0.999 * busiest_s(straight, 1) else ()
 
 
 def _radices(topology: Topology, placement: Placement, groups: Groups) -> tuple[int, ...]:
@@ -82,6 +108,7 @@ def rail_groups(topology: Topology, placement: Placement) -> Groups:
     return tuple(sorted(groups, key=lambda group: (switch.get(name[group], ()), natural_key(name[group]))))
 
 
+@lru_cache(maxsize=4)
 def rail_ways(topology: Topology, placement: Placement, groups: Groups) -> list[list[tuple[Link, ...]]]:
     """Of each rail, the ways from each host to the next, all round."""
     return [
@@ -91,17 +118,6 @@ def rail_ways(topology: Topology, placement: Placement, groups: Groups) -> list[
         ]
         for rail in range(len(groups[0]))
     ]
-
-
-def _busiest_s(ways: list[list[tuple[Link, ...]]], shares: tuple[int, ...]) -> float:
-    """Seconds that the busiest link takes if a rail moves as many bytes as it has shares from a host to the next."""
-    loads: dict[Link, int] = {}
-    for rail, share in zip(ways, shares, strict=True):
-        for way in rail:
-            for link in way:
-                loads[link] = loads.get(link, 0) + share
-    shared = {link: load for link, load in loads.items() if link.kind.is_network}
-    return max((load / link.bandwidth_Bps for link, load in (shared or loads).items()), default=0.0)
 
 
 def rail_shares(topology: Topology, placement: Placement, groups: Groups) -> tuple[int, ...]:
@@ -129,30 +145,73 @@ def merged(hosts: int) -> tuple[int, ...]:
     return tuple(sorted(found, reverse=True))
 
 
-def rails_seconds(
-    params: Mapping[str, ParamValue], topology: Topology, placement: Placement, engine: EngineCosts, size_bytes: int
-) -> float:
-    """What an all-reduce along rails takes, see the module's docstring."""
-    groups = cast("tuple[tuple[int, ...], ...]", params["groups"])
-    shares = cast("tuple[int, ...]", params.get("shares", (1,) * len(groups[0])))
-    chunks = cast("tuple[int, ...]", params.get("chunks", (1,)))
-    radices = cast("tuple[int, ...]", params.get("radices", ()))
-    hosts, whole = len(groups), sum(shares)
-    ways = rail_ways(topology, placement, groups)
-    hop_s = max(Topology.latency_s(way) for rail in ways for way in rail)
-    hop_s += 2 * (engine.step_s + engine.network_message_s)
-    network_s = 2 * (hosts - 1) / hosts * size_bytes / whole * _busiest_s(ways, shares)
-    inside = [placement.path(groups[0][i], groups[0][i - 1], topology) for i in range(len(shares))]
-    inner_Bps = min(map(Topology.bottleneck_Bps, inside))
-    inner_s = 0.0
-    if len(shares) > 1:
-        inner_s = max(2 * (whole - s) + 2 * (len(shares) - 1) * s for s in shares) / 2 / whole * size_bytes / inner_Bps
-    ends_s = inner_s * (chunks[0] + chunks[-1]) / 2 / sum(chunks)
-    if radices:
-        stages = 2 * len(radices) + 2
-        alone_s = (network_s + inner_s) * max(chunks) / sum(chunks)
-        through_s = max(network_s, inner_s, alone_s)
-        return through_s + ends_s * (len(chunks) > 1) + hop_s * (stages + len(chunks) - 1)
-    hops = 2 * (hosts - 1)
-    cycle_s = max(network_s / hops, network_s / hops / len(chunks) + hop_s)
-    return max(hops * cycle_s, inner_s) + ends_s / hosts + 2 * hop_s
+class _Loads(dict[Link, float]):
+    """Bytes over links."""
+
+    def add(self, way: Iterable[Link], num_bytes: float) -> None:
+        """So many more over each link of the way."""
+        for link in way:
+            self[link] = self.get(link, 0.0) + num_bytes
+
+    def busiest_s(self) -> float:
+        """Seconds of the busiest one."""
+        return max((load / link.bandwidth_Bps for link, load in self.items()), default=0.0)
+
+
+class RailsCost:
+    """What an all-reduce along rails takes, see large.py: parts that do not depend on the size are worked out once."""
+
+    def __init__(
+        self, params: Mapping[str, ParamValue], topology: Topology, placement: Placement, engine: EngineCosts
+    ) -> None:
+        groups = cast("tuple[tuple[int, ...], ...]", params["groups"])
+        self._shares = cast("tuple[int, ...]", params.get("shares", (1,) * len(groups[0])))
+        self._chunks = cast("tuple[int, ...]", params.get("chunks", (1,)))
+        self._radices = cast("tuple[int, ...]", params.get("radices", ()))
+        turned = cast("tuple[int, ...]", params.get("turned", (0,) * len(self._chunks)))
+        self._turned = sum(c for c, t in zip(self._chunks, turned, strict=True) if t) / sum(self._chunks)
+        self._hosts = len(groups)
+        ways = rail_ways(topology, placement, groups)
+        self._hop_s = max(Topology.latency_s(way) for way in chain.from_iterable(ways))
+        self._hop_s += 2 * (engine.step_s + engine.network_message_s)
+        both, network, inner = _Loads(), _Loads(), _Loads()
+        self._along(ways, network)
+        order = cast("tuple[int, ...]", params.get("inner", ()))
+        self._inside(groups[0], order, topology, placement, inner)
+        for loads in (network, inner):
+            for link, load in loads.items():
+                both.add([link], load)
+        self._network_s, self._inner_s, self._both_s = network.busiest_s(), inner.busiest_s(), both.busiest_s()
+
+    def _along(self, ways: list[list[tuple[Link, ...]]], loads: _Loads) -> None:
+        """Bytes over each link for a block of one byte, along the rails."""
+        often, whole = 2 * (self._hosts - 1) / self._hosts, sum(self._shares)
+        for rail, share in zip(ways, self._shares, strict=True):
+            each = often * ((1 - self._turned) * share / whole + self._turned)
+            loads.add(chain.from_iterable(rail), each)
+
+    def _inside(
+        self, group: tuple[int, ...], order: tuple[int, ...], topology: Topology, at: Placement, loads: _Loads
+    ) -> None:
+        """The same inside the first host; others are alike."""
+        shares, whole = self._shares, sum(self._shares)
+        kept = (1 - self._turned + self._turned / self._hosts) / whole
+        for place, a in enumerate(order or range(len(group))):
+            for b in [order[(place + 1) % len(order)]] if order else range(len(group)):
+                if a != b:
+                    both = shares[a] + shares[b]
+                    loads.add(at.path(group[a], group[b], topology), kept * (2 * whole - both if order else both))
+
+    def seconds(self, size_bytes: int) -> float:
+        """For a block of this size."""
+        chunks, hop_s = self._chunks, self._hop_s
+        network_s, inner_s, both_s = (size_bytes * s for s in (self._network_s, self._inner_s, self._both_s))
+        ends_s = inner_s * (chunks[0] + chunks[-1]) / 2 / sum(chunks)
+        if self._radices:
+            stages = 2 * len(self._radices) + 2
+            alone_s = (network_s + inner_s) * max(chunks) / sum(chunks)
+            through_s = max(both_s, alone_s)
+            return through_s + ends_s * (len(chunks) > 1) + hop_s * (stages + len(chunks) - 1)
+        hops = 2 * (self._hosts - 1)
+        cycle_s = max(network_s / hops, network_s / hops / len(chunks) + hop_s)
+        return max(hops * cycle_s, both_s) + ends_s / self._hosts + 2 * hop_s

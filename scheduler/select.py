@@ -15,8 +15,9 @@ from hccl_py.scheduler.algorithm import Algorithm, Groups
 from hccl_py.scheduler.algorithms import builtin_algorithms
 from hccl_py.scheduler.bounds import Bounds, gap
 from hccl_py.scheduler.cost import CostModel, EngineCosts
-from hccl_py.scheduler.large import large_plans
+from hccl_py.scheduler.large import fastest_rails, large_plans
 from hccl_py.scheduler.plan import Plan
+from hccl_py.scheduler.rehearse import Candidate, simulated
 from hccl_py.scheduler.verify import MAX_WORLD
 from hccl_py.topology.graph import Topology
 from hccl_py.topology.placement import Placement
@@ -86,14 +87,6 @@ class PlanTable:
         return "\n".join("  ".join([*map(str.ljust, line[:4], widths), line[4]]).rstrip() for line in cells)
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A plan that may serve, and its predicted times at the probed sizes."""
-
-    plan: Plan
-    curve_s: tuple[float, ...]
-
-
 def candidates(
     collective: Collective,
     model: CostModel,
@@ -131,18 +124,23 @@ def candidates(
     for algorithm in known:
         if forced not in (None, algorithm.name):
             continue
-        if algorithm.template and algorithm.synthesize and forced is None:
-            continue  # rails: for worlds that others cannot serve
         worth = everything or (declared if algorithm.synthesize else algorithm.worth(groups))
         if forced is None and not (algorithm.supports(collective) and worth):
             continue
+        whole = algorithm.template if algorithm.synthesize else None  # rails: by classes, in worlds of any size
+        if whole and forced is None and not everything and model.on_cpus:
+            continue  # the formula for rails leaves out what processors have to do
         sets = algorithm.variants(collective, groups)
         if algorithm.synthesize and algorithm.supports(collective):
             sets = algorithm.synthesize(collective, model.topology, model.placement, root, channels)
             if not sets:
                 refused.append(f"{algorithm.name} finds nothing for {world} ranks")
+            if whole and not everything:
+                sets = fastest_rails(sets, model, sizes_bytes)
+        if algorithm.refine and declared and world > 2:
+            sets = (*sets, *algorithm.refine(collective, model.topology, model.placement, root, channels))
         for params in sets:
-            plan = algorithm.build(collective, world, root, params)
+            plan = cast(Plan, whole(world, params)) if whole else algorithm.build(collective, world, root, params)
             if deterministic and plan.order is not Order.CANONICAL:
                 refused.append(f"{plan.name} is free, deterministic mode admits canonical plans only")
             elif uneven and not plan.uneven:
@@ -198,6 +196,8 @@ def build_table(
         root=root, deterministic=deterministic, forced=forced, uneven=uneven, declared=declared, channels=channels,
         algorithms=algorithms,
     )  # fmt: skip
+    if declared and not model.on_cpus and forced is None and placement.size <= MAX_WORLD:
+        found = simulated(found, model, [probe for _, probe in cells])
     bounds = Bounds(topology, placement, collective, root) if declared else None
     rows: list[PlanEntry] = []
     begin = 0

@@ -6,14 +6,17 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from hccl_py.core.types import Collective
+from hccl_py.scheduler.cuts import per_byte
 from hccl_py.scheduler.packing import Packing, Scheme, busiest_s, pack
 from hccl_py.scheduler.plan import ParamValue
 from hccl_py.scheduler.routes import Routes
+from hccl_py.scheduler.untangle import untangled
 from hccl_py.topology.graph import Topology
 from hccl_py.topology.placement import Placement
 
 MAX_FOREST_RANKS = 24  # above, packing takes minutes, and hosts are alike enough for the hierarchical plans
 _SLOTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 48, 64, 96, 128, 192, 256)
+_GAP = 5e-3
 _LOSS = 1.004  # what cutting into whole slots may cost
 _PER_ROOT = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
 
@@ -39,7 +42,12 @@ def forest_for(
 @lru_cache(maxsize=32)
 def packing_for(topology: Topology, placement: Placement, collective: Collective, root: int) -> Packing:
     """The packing of this graph; kept, as bounds and several tables ask for the same one."""
-    return pack(Routes(topology, placement), collective, root, gap=5e-3)
+    cuts = per_byte(topology, placement, collective, root)
+    known_s = max((bound.seconds for bound in cuts), default=0.0)
+    seeds: tuple[Scheme, ...] = ()
+    if collective is Collective.ALL_REDUCE and placement.size > 4:  # trees that gather well reduce well, turned round
+        seeds = packing_for(topology, placement, Collective.ALL_GATHER, 0).schemes
+    return pack(Routes(topology, placement), collective, root, gap=_GAP, known_bound_s=known_s, seeds=seeds)
 
 
 @lru_cache(maxsize=32)
@@ -58,7 +66,10 @@ def _in_slots(
             break
     assert best is not None  # _SLOTS is not empty
     kept = [(scheme, share) for scheme, share in zip(packing.schemes, best[1], strict=True) if share]
-    return tuple(scheme for scheme, _ in kept), tuple(share for _, share in kept)
+    shares = tuple(share for _, share in kept)
+    fixed = collective is not Collective.ALL_REDUCE
+    groups = placement.groups(topology)
+    return untangled(routes, [scheme for scheme, _ in kept], shares, groups, keep_roots=fixed), shares
 
 
 def _rounded(packing: Packing, slots: int, per_root: bool) -> tuple[int, ...]:

@@ -174,7 +174,8 @@ class Topology:
         """The links from ``src`` to ``dst``; empty if they are the same node.
 
         Fewest relays first (a device in the middle, or a host other than the two ends': there software would have to
-        forward), then lowest latency, then widest bottleneck; what is still equal is decided by natural order.
+        forward), then lowest latency, then widest bottleneck; what is still equal is decided by natural order. Between
+        devices of one host, NVLink all the way comes first, where it is no narrower.
 
         Raises:
             TopologyError: an unknown node, or no way.

@@ -1,5 +1,7 @@
 """Best paths from one node to all others: Dijkstra over (relays, latency, bottleneck).
 
+Between devices of a host that hang together by NVLink (or the like) that fabric is the way, if it is no narrower than
+the best path by these rules: PCIe between two neighbours may have the lower latency, but nobody copies over it.
 networkx adds up single numbers; the order wanted here is lexicographic, and its last part is a minimum, not a sum.
 """
 
@@ -8,7 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection, Sequence
 
-from hccl_py.topology.link import Link
+from hccl_py.topology.link import Link, LinkKind
 from hccl_py.topology.node import Node, NodeKind
 
 # Latencies are added as whole femtoseconds: sums of floats depend on their order, and equal paths would not be equal.
@@ -58,14 +60,32 @@ class PathFinder:
             to = self._number[link.dst]
             by_host = self._outgoing[self._number[link.src]].setdefault(self._host[to], [])
             by_host.append((to, latency_fs, minus_Bps, link))
+        self._leads_to: dict[int, list[int]] = {}  # host -> the nodes with a link into it
+        for number, by_hosts in enumerate(self._outgoing):
+            for host in by_hosts:
+                self._leads_to.setdefault(host, []).append(number)
         self._near: dict[int, dict[int, dict[int, Link]]] = {}  # start -> other host -> node -> last link
+        self._home: dict[int, tuple[dict[int, Label], dict[int, Link]]] = {}  # start -> its host and the network
         self._full: dict[int, dict[int, Link]] = {}
+        self._nvlink: dict[int, dict[int, Link]] = {}
 
     def path(self, src: str, dst: str) -> tuple[Link, ...] | None:
         """The links from ``src`` to ``dst``, or None if there is no way."""
         first, at = self._number[src], self._number[dst]
+        found = self._back(self._tree(first, at), first, at)
+        if found is None or not (
+            self._is_device[first] and self._is_device[at] and self._host[first] == self._host[at]
+        ):
+            return found
+        if first not in self._nvlink:
+            self._nvlink[first] = self._search(first, {self._host[first]}, relays=False, only=LinkKind.NVLINK)[1]
+        fabric = self._back(self._nvlink[first], first, at)  # memory of one device is mapped by the other over it
+        if fabric and min(e.bandwidth_Bps for e in fabric) >= min(e.bandwidth_Bps for e in found):
+            return fabric
+        return found
+
+    def _back(self, tree: dict[int, Link], first: int, at: int) -> tuple[Link, ...] | None:
         links: list[Link] = []
-        tree = self._tree(first, at)
         while at != first:
             link = tree.get(at)
             if link is None:
@@ -82,7 +102,7 @@ class PathFinder:
         other = self._host[to]
         if len(near) < _MAX_NEAR or other in near:
             if other not in near:
-                near[other] = self._search(start, {_NETWORK, self._host[start], other}, relays=False)
+                near[other] = self._search_into(start, other)
             if to in near[other] or to == start:
                 return near[other]
         return self._search_all(start)
@@ -91,20 +111,45 @@ class PathFinder:
         """Find the paths from ``src`` to all nodes at once: right when most of them will be asked for."""
         self._search_all(self._number[src])
 
+    def _search_into(self, start: int, other: int) -> dict[int, Link]:
+        """The paths without relays to one host, going on from those in the start's host and the network.
+
+        Nothing leads out of the other host again without a relay, so what was found before is final. All nodes that
+        lead into the host are taken up once more in the order of that search, so that equal paths come out the same.
+        """
+        if start not in self._home:
+            self._home[start] = self._search(start, {_NETWORK, self._host[start]}, relays=False)
+        best, last = self._home[start]
+        if other in (_NETWORK, self._host[start]):
+            return last
+        begin = {at: best[at] for at in self._leads_to.get(other, ()) if at in best and self._host[at] != other}
+        return {**last, **self._search(start, {other}, relays=False, begin=begin)[1]}
+
     def _search_all(self, start: int) -> dict[int, Link]:
-        self._full[start] = self._search(start, None, relays=True)
+        self._full[start] = self._search(start, None, relays=True)[1]
         return self._full[start]
 
-    def _search(self, start: int, within: Collection[int] | None, relays: bool) -> dict[int, Link]:
-        """Dijkstra, within some hosts or everywhere, with relays or without.
+    def _search(
+        self,
+        start: int,
+        within: Collection[int] | None,
+        relays: bool,
+        begin: dict[int, Label] | None = None,
+        only: LinkKind | None = None,
+    ) -> tuple[dict[int, Label], dict[int, Link]]:
+        """Dijkstra, within some hosts or everywhere, with relays or without, over all links or those of one kind; from
+        ``begin`` on, if that is known.
+
+        Returns the label of each node and the last link of the path to it.
 
         It is right because making two paths longer by the same link never turns their order round.
         """
         home = self._host[start]
-        best: dict[int, Label] = {start: (0, 0, float("-inf"))}
+        best = dict(begin) if begin is not None else {start: (0, 0, float("-inf"))}
         last: dict[int, Link] = {}
         done: set[int] = set()
-        queue: list[tuple[Label, int]] = [(best[start], start)]
+        queue: list[tuple[Label, int]] = [(label, at) for at, label in best.items()]
+        heapq.heapify(queue)
         while queue:
             (forwards, latency_fs, minus_Bps), at = heapq.heappop(queue)
             if at in done:
@@ -119,7 +164,7 @@ class PathFinder:
                 if relay and not relays:
                     continue
                 for to, more_fs, link_Bps, link in by_host.get(there, ()):
-                    if to in done:
+                    if to in done or (only is not None and link.kind is not only):
                         continue
                     wide_Bps = minus_Bps if minus_Bps > link_Bps else link_Bps
                     longer = (forwards + relay, latency_fs + more_fs, wide_Bps)
@@ -127,4 +172,4 @@ class PathFinder:
                         best[to] = longer
                         last[to] = link
                         heapq.heappush(queue, (longer, to))
-        return last
+        return best, last

@@ -16,7 +16,8 @@ from hccl_py.planner import check_policy
 from hccl_py.scheduler.bounds import gap, lower_bound
 from hccl_py.scheduler.by_size import table_by_size
 from hccl_py.scheduler.cost import CostModel, EngineCosts
-from hccl_py.scheduler.select import Candidate, PlanTable, build_table, candidates
+from hccl_py.scheduler.rehearse import Candidate
+from hccl_py.scheduler.select import PlanTable, build_table, candidates
 from hccl_py.topology.config import load_cluster
 from hccl_py.topology.graph import Topology
 from hccl_py.topology.placement import Placement

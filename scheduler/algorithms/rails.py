@@ -12,48 +12,34 @@ order in which rails go), ``shares`` (of each rail), ``chunks`` (relative sizes)
   all-gather: recursive halving and doubling, for any radix. Each chunk goes through all stages behind the one before;
   small ones first and last keep the ends short.
 
+* ``turned`` = (0, 1, ...): chunks with a 1 go along the rails first, each host taking one part of every rank's whole
+  chunk, and then through the host. That takes (H - 1) / H of the chunk from each rank on the rails, but inside the
+  hosts an H-th of what the others take: where the inside is the bottleneck, some bytes are better off so.
+* ``inner`` = (order of the indices): inside a host partial sums and results go round in this order, each link between
+  neighbours once, in place of straight from each rank to each: for sockets with a narrow link between them.
+
 It is written for the classes of ranks with one index in their hosts (template.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from math import prod
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
 
 from hccl_py.core.errors import PlanError
 from hccl_py.core.types import Collective
 from hccl_py.scheduler.algorithm import Algorithm, Groups, Shape
+from hccl_py.scheduler.algorithms.rails_steps import Rails, RailsClass
 from hccl_py.scheduler.plan import ParamValue
 from hccl_py.scheduler.rails_for import rails_for
-from hccl_py.scheduler.template import ClassOperand, ClassProgram, ClassWriter, Ints, Template
+from hccl_py.scheduler.template import ClassProgram, Template
 from hccl_py.scheduler.writer import Writer
 
-_RESULTS = 1  # the channel of finished slots, apart from partial sums
 
-
-class _Rails(NamedTuple):
-    """The parameters, checked. ``ranks[h, i]`` is rank i of host h."""
-
-    ranks: Ints
-    shares: tuple[int, ...]
-    radices: tuple[int, ...]
-    chunks: tuple[int, ...]
-
-    @property
-    def slots(self) -> int:
-        return len(self.ranks) * sum(self.shares) * sum(self.chunks)
-
-    def region(self, chunk: int, rail: int) -> tuple[int, int]:
-        """First slot of a rail's part of a chunk, and the slots of one host's part of it."""
-        hosts, unit = len(self.ranks), self.chunks[chunk]
-        first = hosts * (sum(self.shares) * sum(self.chunks[:chunk]) + unit * sum(self.shares[:rail]))
-        return first, unit * self.shares[rail]
-
-
-def _parsed(params: Mapping[str, ParamValue], world: int) -> _Rails:
+def _parsed(params: Mapping[str, ParamValue], world: int) -> Rails:
     groups = cast(Groups, params.get("groups", (tuple(range(world)),)))
     sizes = {len(group) for group in groups}
     if len(sizes) != 1 or sorted(rank for group in groups for rank in group) != list(range(world)):
@@ -70,159 +56,36 @@ def _parsed(params: Mapping[str, ParamValue], world: int) -> _Rails:
         )
     if radices and (min(radices) < 2 or prod(radices) != len(groups)):
         raise PlanError(f"rails: radices {radices} are not those of {len(groups)} hosts")
-    return _Rails(np.array(groups, dtype=np.int64), shares, radices, chunks)
+    turned = cast("tuple[int, ...]", params.get("turned", (0,) * len(chunks)))
+    inner = cast("tuple[int, ...]", params.get("inner", ()))
+    if len(turned) != len(chunks) or (inner and sorted(inner) != list(range(per_host))):
+        raise PlanError(f"rails: {len(chunks)} chunks with turned {turned}, {per_host} ranks a host with inner {inner}")
+    return Rails(np.array(groups, dtype=np.int64), shares, radices, chunks, turned, inner)
 
 
-class _Class:
-    """Writes the class of the ranks with index ``rail`` in their hosts; entry h of each array is host h."""
-
-    def __init__(self, rails: _Rails, rail: int) -> None:
-        self._rails, self._rail = rails, rail
-        self._host = np.arange(len(rails.ranks))
-        self._per_host = rails.ranks.shape[1]
-        self._others = [(rail + d) % self._per_host for d in range(1, self._per_host)]
-        self.writer = ClassWriter(rails.ranks[:, rail])
-
-    def _neighbour(self, index: int, span: int, raw: bool, channel: int = 0) -> ClassOperand:
-        return self.writer.peer(self._rails.ranks[:, index], span, raw, channel)
-
-    def gather(self, chunk: int, part: Ints | int, parts: int) -> tuple[list[ClassOperand], Ints | int, int]:
-        """Give neighbours what their rails want of ``parts`` hosts' parts from ``part`` on; the same of them for ours.
-
-        Returns the sources of the sum over this host, the place of its parts and their span.
-        """
-        w = self.writer
-        for other in self._others:
-            first, unit = self._rails.region(chunk, other)
-            span = unit * parts
-            w.fold([w.input(first + part * unit, span)], [self._neighbour(other, span, raw=True)])
-        first, unit = self._rails.region(chunk, self._rail)
-        span = unit * parts
-        own = {self._rail: w.input(first + part * unit, span)}
-        own.update((other, self._neighbour(other, span, raw=True)) for other in self._others)
-        return [own[index] for index in sorted(own)], first + part * unit, span
-
-    def spread(self, chunk: int, part: Ints | int, parts: int) -> None:
-        """Send this rank's results to its neighbours."""
-        w = self.writer
-        first, unit = self._rails.region(chunk, self._rail)
-        span = unit * parts
-        targets = [self._neighbour(other, span, raw=False, channel=_RESULTS) for other in self._others]
-        if targets:
-            w.fold([w.output(first + part * unit, span)], targets)
-
-    def collect(self, chunk: int, part: Ints | int, parts: int) -> None:
-        """Receive the neighbours' results."""
-        w = self.writer
-        for other in self._others:
-            first, unit = self._rails.region(chunk, other)
-            span = unit * parts
-            w.fold([self._neighbour(other, span, raw=False, channel=_RESULTS)], [w.output(first + part * unit, span)])
-
-    def ring(self, chunk: int) -> Iterator[None]:
-        """Part p starts at host p, is complete after H - 1 hops at host p - 1, then goes round once more.
-
-        Yields after each hop.
-        """
-        w, hosts, ranks = self.writer, len(self._host), self._rails.ranks[:, self._rail]
-        before, after = np.roll(ranks, 1), np.roll(ranks, -1)
-        first, span = self._rails.region(chunk, self._rail)
-        alone = self._per_host == 1
-        for hop in range(hosts):
-            sources, place, _ = self.gather(chunk, (self._host - hop) % hosts, 1)
-            local = w.input(place, span) if alone else w.output(place, span)
-            if hop > 0:
-                sources.insert(0, w.peer(before, span, raw=alone and hop == 1))
-                local = w.output(place, span)  # stored, then sent: as in ring.py
-            if hop > 0 or not alone:
-                w.fold(sources, [w.output(place, span)])
-            if hop < hosts - 1:
-                w.fold([local], [w.peer(after, span)])
-            yield
-        for hop in range(hosts):  # the results; that of hop 0 is its own
-            place = first + (self._host + 1 - hop) % hosts * span
-            if hop > 0:
-                w.fold([w.peer(before, span, raw=False, channel=_RESULTS)], [w.output(place, span)])
-            if hop < hosts - 1:
-                w.fold([w.output(place, span)], [w.peer(after, span, channel=_RESULTS)])
-            self.spread(chunk, (self._host + 1 - hop) % hosts, 1)
-            self.collect(chunk, (self._host + 1 - hop) % hosts, 1)
-            yield
-
-    def stages(self, chunk: int) -> Iterator[None]:
-        """Halving and doubling of one chunk; yields after each stage."""
-        w, radices, hosts = self.writer, self._rails.radices, len(self._host)
-        sources, place, span = self.gather(chunk, 0, hosts)
-        w.fold(sources, [w.output(place, span)])
-        yield
-        first, unit = self._rails.region(chunk, self._rail)
-        begin = np.zeros(hosts, dtype=np.int64)  # first of the parts that a host still works on
-        stride, size = 1, hosts
-        done: list[tuple[int, int, Ints, int]] = []
-        for radix in radices:
-            digit, size = self._host // stride % radix, size // radix
-            mine = begin + digit * size
-            partners = [self._partner(digit, d, radix, stride) for d in range(1, radix)]
-            for d, partner in enumerate(partners, 1):
-                theirs = begin + (digit + d) % radix * size
-                raw = self._per_host == 1 and stride == 1
-                w.fold([w.output(first + theirs * unit, size * unit, raw)], [w.peer(partner, size * unit)])
-            raw = self._per_host == 1 and stride == 1
-            own = w.output(first + mine * unit, size * unit, raw)
-            w.fold([own, *(w.peer(p, size * unit, raw) for p in reversed(partners))], [own])
-            done.append((radix, stride, begin, size))
-            begin, stride = mine, stride * radix
-            yield
-        for radix, stride, begin, size in reversed(done):
-            digit = self._host // stride % radix
-            partners = [self._partner(digit, d, radix, stride) for d in range(1, radix)]
-            span = size * unit
-            mine = first + (begin + digit * size) * unit
-            w.fold([w.output(mine, span)], [w.peer(p, span, channel=_RESULTS) for p in partners])
-            for d, partner in enumerate(partners, 1):
-                theirs = first + (begin + (digit + d) % radix * size) * unit
-                w.fold([w.peer(partner, span, raw=False, channel=_RESULTS)], [w.output(theirs, span)])
-            yield
-        self.spread(chunk, 0, hosts)
-        self.collect(chunk, 0, hosts)
-        yield
-
-    def _partner(self, digit: Ints, d: int, radix: int, stride: int) -> Ints:
-        """The rank whose digit is larger by ``d``, modulo the radix."""
-        hosts = self._host + ((digit + d) % radix - digit) * stride
-        found: Ints = self._rails.ranks[hosts, self._rail]
-        return found
-
-
-def write_rails(params: Mapping[str, ParamValue], world: int) -> tuple[_Rails, tuple[ClassProgram, ...]]:
-    """The programs of all classes."""
-    rails = _parsed(params, world)
-    found = []
-    for rail in range(rails.ranks.shape[1]):
-        part = _Class(rails, rail)
-        running = [(part.stages if rails.radices else part.ring)(chunk) for chunk in range(len(rails.chunks))]
-        begun = len(running) if not rails.radices else 1  # chunks of halvings begin one stage behind the other
-        while running:
-            running[:begun] = [stages for stages in running[:begun] if next(stages, running) is not running]
-            begun = len(running) if not rails.radices else begun + 1
-        found.append(part.writer.program())
-    return rails, tuple(found)
+def write_rails(rails: Rails, rail: int) -> ClassProgram:
+    """The program of the class of a rail."""
+    part = RailsClass(rails, rail)
+    running = [part.run(chunk) for chunk in range(len(rails.chunks))]
+    begun = len(running) if not rails.radices else 1  # chunks of halvings begin one stage behind the other
+    while running:
+        running[:begun] = [stages for stages in running[:begun] if next(stages, running) is not running]
+        begun = len(running) if not rails.radices else begun + 1
+    return part.writer.program()
 
 
 def rails_template(world: int, params: Mapping[str, ParamValue], name: str = "rails") -> Template:
     """The verified template of these parameters."""
-    rails, classes = write_rails(params, world)
+    rails = _parsed(params, world)
+    classes = tuple(write_rails(rails, rail) for rail in range(len(rails.shares)))
     return Template(name, tuple(params.items()), Collective.ALL_REDUCE, rails.slots, 2, classes)
 
 
 def _write(w: Writer) -> None:
-    params = cast("Mapping[str, ParamValue]", w.params)
-    _, classes = write_rails(params, w.world)
-    for part in classes:
-        if w.rank in part.members:
-            member = int(np.flatnonzero(part.members == w.rank)[0])
-            for step in part.steps:
-                w.append(step.of(member))
+    rails = _parsed(cast("Mapping[str, ParamValue]", w.params), w.world)
+    (host,), (rail,) = np.nonzero(rails.ranks == w.rank)
+    for step in write_rails(rails, int(rail)).steps:
+        w.append(step.of(int(host)))
 
 
 def _shape(_: Collective, world: int, params: Mapping[str, ParamValue]) -> Shape:

@@ -18,6 +18,7 @@ from hccl_py.scheduler.algorithm import Algorithm, Groups, Shape
 from hccl_py.scheduler.algorithms.common import by_rank, host_order, rank_order
 from hccl_py.scheduler.algorithms.rails import rails_template
 from hccl_py.scheduler.plan import ParamValue
+from hccl_py.scheduler.ring_order import ring_sets
 from hccl_py.scheduler.template import Template
 from hccl_py.scheduler.writer import Writer
 
@@ -124,5 +125,6 @@ RING = Algorithm(
     write=_write,
     shape=_shape,
     variants=_variants,
+    refine=ring_sets,
     template=_template,
 )

@@ -46,6 +46,10 @@ CASES = [
     {"groups": hosts(5, 1), "radices": (5,), "chunks": (1, 2, 1)},
     {"groups": hosts(6, 2, interleaved=True), "shares": (3, 1), "radices": (2, 3), "chunks": (1, 2)},
     {"groups": hosts(8, 2), "shares": (2, 1), "radices": (2, 4)},
+    {"groups": hosts(2, 3), "shares": (1, 2, 1), "radices": (2,), "chunks": (1, 2, 1), "turned": (1, 0, 1)},
+    {"groups": hosts(3, 2), "shares": (1, 2), "chunks": (2, 1), "turned": (0, 1)},
+    {"groups": hosts(2, 4, interleaved=True), "chunks": (1, 2), "inner": (0, 2, 1, 3)},
+    {"groups": hosts(3, 3), "radices": (3,), "chunks": (1, 1), "turned": (0, 1), "inner": (2, 1, 0)},
 ]
 
 

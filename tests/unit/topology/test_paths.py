@@ -12,6 +12,8 @@ from hccl_py.topology.config import parse_cluster
 from hccl_py.topology.graph import DeviceKind, Link, LinkKind, Node, NodeKind, Topology
 from hccl_py.topology.shapes import ring, two_hosts
 
+CONFIGS = Path(__file__).parents[3] / "cluster_configs"
+
 
 def graph(*wires: tuple[str, str, float, float]) -> Topology:
     """A graph from (a, b, bandwidth, latency); the first letter of a local name gives the kind."""
@@ -47,6 +49,25 @@ def test_lowest_latency_wins_over_width() -> None:
     assert [link.dst for link in path] == ["h/s0", "h/d1"]
     assert topology.bottleneck_Bps(path) == 1
     assert topology.latency_s(path) == 2
+
+
+@pytest.mark.parametrize(("fabric_Bps", "way"), [(9.0, "h/s1"), (0.5, "h/s0")])
+def test_nvlink_inside_a_host_wins_over_latency_unless_it_is_narrower(fabric_Bps: float, way: str) -> None:
+    plain = graph(("h/d0", "h/s0", 1, 1), ("h/s0", "h/d1", 1, 1))
+    fabric = graph(("h/d0", "h/s1", fabric_Bps, 2), ("h/s1", "h/d1", fabric_Bps, 2))
+    nvlink = [Link(e.src, e.dst, LinkKind.NVLINK, e.bandwidth_Bps, e.latency_s) for e in fabric.links]
+    topology = Topology(tuple(dict.fromkeys(plain.nodes + fabric.nodes)), (*plain.links, *nvlink))
+    assert stops(topology, "h/d0", "h/d1") == [way, "h/d1"]
+
+
+def test_paths_into_hosts_do_not_depend_on_what_was_asked_before() -> None:
+    """The search for a second host goes on where that for the home host ended."""
+    for name in ("wan_three_sites", "npu16_full_mesh_roce"):
+        cluster = parse_cluster((CONFIGS / f"{name}.yaml").read_text("utf-8"), name)
+        topology, devices = cluster.topology, cluster.placement.devices
+        whole = Topology(topology.nodes, topology.links)
+        whole._finder.search_everywhere(devices[0])
+        assert all(topology.path(devices[0], other) == whole.path(devices[0], other) for other in devices)
 
 
 def test_widest_wins_at_equal_latency() -> None:
