@@ -58,7 +58,7 @@ class Work:
 class Group:
     """One rank's membership in a group."""
 
-    def __init__(self, rank: int, world: int, *, hub: Hub | None = None, use_shm: bool = True, use_tcp: bool = True, host_id: str = '', usable_cpus: int = 1, spins: int = -1, segment_bytes: int = 32768, timeout_s: float = 600.0, strict: bool = False, shm_ring_bytes: int = 262144, shm_slot_bytes: int = 65536, tcp_interfaces: str = '', tcp_port_range: tuple[int, int] = (0, 0), tcp_connections: int = 2, tcp_family: str = 'auto', shm_shared_from_bytes: int = 8192, shm_private_from_bytes: int = 4194304, tcp_congestion: str = '') -> None: ...
+    def __init__(self, rank: int, world: int, *, hub: Hub | None = None, use_shm: bool = True, use_tcp: bool = True, host_id: str = '', usable_cpus: int = 1, spins: int = -1, segment_bytes: int = 65536, timeout_s: float = 600.0, strict: bool = False, shm_ring_bytes: int = 524288, shm_slot_bytes: int = 65536, tcp_interfaces: str = '', tcp_port_range: tuple[int, int] = (0, 0), tcp_connections: int = 2, tcp_family: str = 'auto', shm_shared_from_bytes: int = 8192, shm_private_from_bytes: int = 32768, tcp_congestion: str = '') -> None: ...
 
     def run(self, collective: int, op: int, dtype: int, root: int, input: int, output: int, count: int) -> bool:
         """Runs a collective; False if it has no plan table yet."""

@@ -25,11 +25,11 @@ class ShmConfig(TransportConfig):
     Raises ConfigError for a size that is out of range or not rounded as required.
     """
 
-    shm_ring_bytes: int = 256 * 1024  # ring of each ordered pair of ranks and channel: a power of two
+    shm_ring_bytes: int = 512 * 1024  # ring of each ordered pair of ranks and channel: a power of two
     shm_slot_bytes: int = 64 * 1024  # payload slot of each rank for messages that go in one round: a multiple of 64
     # From which size on a message is taken straight from the sender's memory; 0: never.
     shm_shared_from_bytes: int = 8 * 1024  # where that memory is shared (Communicator.empty, register)
-    shm_private_from_bytes: int = 64 * 1024  # where it is private, and ranks may use process_vm_readv; 64x if folded
+    shm_private_from_bytes: int = 32 * 1024  # where it is private, and ranks may use process_vm_readv; 4x if folded
 
     def __post_init__(self) -> None:
         ring, slot = self.shm_ring_bytes, self.shm_slot_bytes

@@ -178,10 +178,10 @@ void bind_group(nb::module_& m) {
   bind_calls(m, group);
   group.def(nb::new_(&make_group), nb::arg("rank"), nb::arg("world"), nb::kw_only(), nb::arg("hub") = nb::none(),
            nb::arg("use_shm") = true, nb::arg("use_tcp") = true, nb::arg("host_id") = "", nb::arg("usable_cpus") = 1,
-           nb::arg("spins") = -1, nb::arg("segment_bytes") = 32768, nb::arg("timeout_s") = 600.0, nb::arg("strict") = false,
-           nb::arg("shm_ring_bytes") = 262144, nb::arg("shm_slot_bytes") = 65536, nb::arg("tcp_interfaces") = "",
+           nb::arg("spins") = -1, nb::arg("segment_bytes") = 65536, nb::arg("timeout_s") = 600.0, nb::arg("strict") = false,
+           nb::arg("shm_ring_bytes") = 524288, nb::arg("shm_slot_bytes") = 65536, nb::arg("tcp_interfaces") = "",
            nb::arg("tcp_port_range") = std::pair<std::uint16_t, std::uint16_t>(0, 0), nb::arg("tcp_connections") = 2,
-           nb::arg("tcp_family") = "auto", nb::arg("shm_shared_from_bytes") = 8192, nb::arg("shm_private_from_bytes") = 4194304,
+           nb::arg("tcp_family") = "auto", nb::arg("shm_shared_from_bytes") = 8192, nb::arg("shm_private_from_bytes") = 32768,
            nb::arg("tcp_congestion") = "")
       .def_prop_ro("rank", &Group::rank)
       .def_prop_ro("world", &Group::world)

@@ -16,20 +16,20 @@ void note_once(std::vector<T*>& list, T& item) {
   if (std::find(list.begin(), list.end(), &item) == list.end()) list.push_back(&item);
 }
 
-// From which size on private memory is lent. Where every rank reads as much as it lends, at once; where one rank would do
-// all the copying while the others wait, never; where what is read is folded, and so staged, or all wait for one rank, a
-// ring is as good up to large sizes.
-std::uint64_t from_private(Collective collective, std::uint64_t least) {
+// From which size on private memory is lent; 0: never. The peer then reads lines that nobody has written since it read
+// them last, or that are on their way out of our cache. Where both write what the other reads, as sums in place, it costs
+// as much as a ring, and the kernel's share comes on top; where one rank folds all of it, ring and fold overlap.
+std::uint64_t from_private(Collective collective, std::uint64_t least, bool in_place) {
   switch (collective) {
     case Collective::all_gather:
     case Collective::all_to_all:
-    case Collective::scatter: return least;
-    case Collective::reduce:
-    case Collective::gather: return 0;
+    case Collective::scatter:
+    case Collective::gather:
+    case Collective::broadcast: return least;
     case Collective::all_reduce:
-    case Collective::broadcast:
-    case Collective::reduce_scatter:
-    case Collective::barrier: return 64 * least;
+    case Collective::reduce_scatter: return in_place ? 0 : 4 * least;
+    case Collective::reduce:
+    case Collective::barrier: return 0;
   }
   return 0;
 }
@@ -210,7 +210,7 @@ void Executor::choose_ways(const Call& call, const Lending& lending) {
     if (where == Where::output && lending.output.segment != 0)
       place = {lending.output.segment, lending.output.offset + static_cast<std::uint64_t>(from - call.output)};
     const bool shared = place.segment != 0;
-    const std::uint64_t least = shared ? lending.shared_bytes : from_private(call.collective, lending.private_bytes);
+    const std::uint64_t least = shared ? lending.shared_bytes : from_private(call.collective, lending.private_bytes, in_place_);
     for (std::size_t k = 0; k < run.targets.size(); ++k) {
       RunOperand& target = run.targets[k];
       target.way = Way::stream;

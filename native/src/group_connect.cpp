@@ -15,6 +15,7 @@ namespace hccl_py {
 namespace {
 
 constexpr std::uint32_t kFirstSpins = 128;  // two to four microseconds
+constexpr std::uint64_t kEagerBytes = 16 * 1024;  // messages up to here are sent unasked
 
 // Plans may use as many channels as there are TCP connections; point-to-point has one more of its own.
 std::uint32_t plan_channels(const GroupOptions& options) { return static_cast<std::uint32_t>(std::max(1, options.tcp.connections)); }
@@ -140,7 +141,7 @@ void Group::connect(const std::vector<std::vector<std::byte>>& reports, double t
   }
   const std::uint32_t channels = plan_channels(options_);
   ports_ = std::make_unique<Ports>(world_, channels);
-  p2p_ = std::make_unique<PointToPoint>(world_, rank_, communicator_);
+  p2p_ = std::make_unique<PointToPoint>(world_, rank_, communicator_, kEagerBytes, options_.shm.private_from_bytes);
   std::vector<int> remote;
   for (std::uint32_t peer = 0; peer < world_; ++peer) {
     if (peer == rank_) continue;

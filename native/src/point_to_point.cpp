@@ -18,12 +18,14 @@ bool take(std::vector<std::pair<std::uint32_t, Op*>>& list, std::uint32_t id, Op
   return true;
 }
 
-constexpr std::size_t kMostTextBytes = 4096;  // of bad news
+constexpr std::size_t kMostTextBytes = 4096;               // of bad news
+constexpr std::size_t kMostTakenBytes = std::size_t{4} << 20;  // of a message before others get their turn
 
 }  // namespace
 
-PointToPoint::PointToPoint(std::uint32_t world, std::uint32_t rank, std::uint32_t communicator, std::uint64_t eager_bytes)
-    : rank_(rank), communicator_(communicator), eager_bytes_(eager_bytes), peers_(world) {}
+PointToPoint::PointToPoint(std::uint32_t world, std::uint32_t rank, std::uint32_t communicator, std::uint64_t eager_bytes,
+                           std::uint64_t lend_bytes)
+    : rank_(rank), communicator_(communicator), eager_bytes_(eager_bytes), lend_bytes_(lend_bytes), peers_(world) {}
 
 void PointToPoint::attach(std::uint32_t peer, SendPipe& send, RecvPipe& recv) {
   peers_[peer].send = &send;
@@ -142,6 +144,7 @@ bool PointToPoint::progress() {
     Peer& peer = peers_[i];
     if (peer.send == nullptr) continue;
     if (!peer.left) moved |= receive_some(i);
+    moved |= end_loans(peer);  // what it took before it left, it has
     if (peer.left && needs(i)) lose(i, FailureKind::peer_lost, "it has left the group");
     if (peer.send == nullptr || peer.left) continue;
     moved |= send_some(peer);
@@ -157,7 +160,7 @@ bool PointToPoint::needs(std::uint32_t index) {
     outgoing_ -= out.op == nullptr;
     return out.op == nullptr;
   });
-  return !peer.outgoing.empty() || !peer.sent.empty() || !peer.asking.empty() || !peer.granted.empty() ||
+  return !peer.outgoing.empty() || !peer.sent.empty() || !peer.lent.empty() || !peer.asking.empty() || !peer.granted.empty() ||
          std::any_of(posted_.begin(), posted_.end(), [&](const Op* op) {
            return op->peer == static_cast<int>(index) ||
                   (op->peer < 0 && std::all_of(peers_.begin(), peers_.end(), [](const Peer& p) { return p.recv == nullptr || p.left; }));
@@ -172,13 +175,19 @@ bool PointToPoint::send_some(Peer& peer) {
     encode(out.header, std::span<std::byte, kFrameHeaderBytes>(head));
     const std::byte* body = out.own.empty() ? out.body : out.own.data();
     const std::size_t taken = peer.send->write(std::span<const std::byte>(head).last(out.head_left),
-                                               {body + out.moved, out.header.length - out.moved}, peer.outgoing.size() > 1);
+                                               {body + out.moved, out.lent ? 0 : out.header.length - out.moved}, peer.outgoing.size() > 1);
     const auto of_head = static_cast<std::uint32_t>(std::min<std::size_t>(taken, out.head_left));
     out.head_left -= of_head;
     out.moved += taken - of_head;
     moved |= taken != 0;
-    if (out.head_left != 0 || out.moved != out.header.length) break;
-    if (out.op != nullptr) peer.sent.push_back(out.op);
+    if (out.head_left != 0 || (out.moved != out.header.length && !out.lent)) break;
+    if (out.lent) {
+      const std::uint64_t end = peer.send->open_loan(out.header.length) + out.header.length;
+      peer.send->offer(end);
+      peer.lent.push_back({end, out.op});
+    } else if (out.op != nullptr) {
+      peer.sent.push_back(out.op);
+    }
     peer.outgoing.pop_front();
     --outgoing_;
   }
@@ -191,13 +200,26 @@ bool PointToPoint::send_some(Peer& peer) {
   return moved;
 }
 
+// Finishes the sends whose messages the peer has taken.
+bool PointToPoint::end_loans(Peer& peer) {
+  bool moved = false;
+  while (peer.send != nullptr && !peer.lent.empty() && peer.send->taken() >= peer.lent.front().end) {
+    finish(*peer.lent.front().op);
+    peer.lent.pop_front();
+    moved = true;
+  }
+  return moved;
+}
+
 bool PointToPoint::receive_some(std::uint32_t index) {
   Peer& peer = peers_[index];
   bool moved = false;
-  for (;;) {
+  for (std::size_t taken = 0; taken < kMostTakenBytes;) {
     if (!peer.in_message) {
       if (!take_header(index)) return moved;
       moved = true;
+      // To take a loan is long: the peer gets first what it waits for.
+      if ((peer.header.flags & kFrameLent) != 0 && !peer.outgoing.empty()) return true;
     }
     std::byte trash[4096];
     while (peer.moved < peer.header.length) {
@@ -207,16 +229,20 @@ bool PointToPoint::receive_some(std::uint32_t index) {
                                              : trash;
       std::uint64_t want = peer.header.length - peer.moved;
       if (to == trash) want = std::min<std::uint64_t>(want, sizeof trash);
+      want = std::min<std::uint64_t>(want, kMostTakenBytes - taken);
+      if (want == 0) return true;
       const std::size_t n = peer.recv->read({to, want});
       if (n == 0) {
         if (peer.recv->state() != PipeState::open) lose(index, FailureKind::peer_lost, "the connection was closed");
         return moved;
       }
       peer.moved += n;
+      taken += n;
       moved = true;
     }
     end_message(index);
   }
+  return moved;
 }
 
 bool PointToPoint::take_header(std::uint32_t index) {
@@ -268,6 +294,11 @@ bool PointToPoint::take_header(std::uint32_t index) {
       out.header.length = op->bytes;
       out.body = op->memory;
       out.op = op;
+      out.lent = lend_bytes_ != 0 && op->bytes >= lend_bytes_ && peer.send != nullptr && peer.send->lends(false);
+      if (out.lent) {
+        out.header.flags |= kFrameLent;
+        out.header.offset = reinterpret_cast<std::uintptr_t>(op->memory);
+      }
       peer.outgoing.push_back(std::move(out));
       ++outgoing_;
       break;
@@ -276,6 +307,10 @@ bool PointToPoint::take_header(std::uint32_t index) {
       if (!take(peer.granted, h.step, peer.into) || (peer.into != nullptr && h.length != peer.into->bytes)) {
         if (peer.into != nullptr) peer.granted.emplace_back(h.step, std::exchange(peer.into, nullptr));  // fail_all finds it there
         lose(index, FailureKind::transport, "data arrived that was not asked for");
+        return false;
+      }
+      if ((h.flags & kFrameLent) != 0 && !peer.recv->borrow({Loan::Kind::lent, 0, h.offset, h.length})) {
+        lose(index, FailureKind::transport, "a message was to be read from memory that cannot be reached");
         return false;
       }
       break;
@@ -355,6 +390,8 @@ void PointToPoint::fail_all(const Failure& why) {
     for (Outgoing& out : peer.outgoing) fail(std::exchange(out.op, nullptr));
     for (Op* op : peer.sent) fail(op);
     peer.sent.clear();
+    for (const Lent& lent : peer.lent) fail(lent.op);
+    peer.lent.clear();
     fail(std::exchange(peer.into, nullptr));
     peer.granted.clear();
     peer.asking.clear();
@@ -379,8 +416,10 @@ void PointToPoint::lose(std::uint32_t index, FailureKind kind, const char* why) 
   for (Outgoing& out : peer.outgoing)
     if (out.op != nullptr) peer.asking.emplace_back(0, out.op);  // fail_all finds them there
   for (Op* op : peer.sent) peer.asking.emplace_back(0, op);
+  for (const Lent& lent : peer.lent) peer.asking.emplace_back(0, lent.op);
   peer.outgoing.clear();
   peer.sent.clear();
+  peer.lent.clear();
   if (bad_news_) return;
   bad_news_.kind = kind;
   bad_news_.culprit = static_cast<int>(index);

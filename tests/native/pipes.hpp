@@ -12,7 +12,7 @@
 
 namespace hccl_py::testing {
 
-class AwkwardPipe final : public SendPipe, public RecvPipe {
+class AwkwardPipe : public SendPipe, public RecvPipe {
  public:
   explicit AwkwardPipe(std::size_t capacity = 200, std::size_t chunk = 13) : capacity_(capacity), chunk_(chunk) {}
 

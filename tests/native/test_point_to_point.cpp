@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Point to point, all ranks driven by one thread over awkward pipes: who is matched with whom, what waits for whom, and
 // what comes of wrong frames, broken pipes and farewells.
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <deque>
@@ -8,8 +9,10 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <span>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "check.hpp"
@@ -23,6 +26,37 @@ using namespace hccl_py::testing;
 
 constexpr std::uint32_t kCommunicator = 5;
 constexpr std::uint64_t kEager = 100;
+
+// Its peer can read the memory of the writer, being the same process.
+class LendingPipe final : public AwkwardPipe {
+ public:
+  using AwkwardPipe::AwkwardPipe;
+  bool lends(bool shared) const override { return !shared; }
+  std::uint64_t open_loan(std::uint64_t bytes) override { return std::exchange(end_, end_ + bytes); }
+  void offer(std::uint64_t position) override { offered_ = position; }
+  std::uint64_t taken() const override { return taken_; }
+  bool borrow(const Loan& loan) override {
+    at_ = reinterpret_cast<const std::byte*>(loan.at);
+    left_ = loan.bytes;
+    return reachable;
+  }
+  std::size_t read(std::span<std::byte> out) override {
+    if (left_ == 0) return AwkwardPipe::read(out);
+    const std::size_t n = std::min<std::size_t>({out.size(), left_, offered_ - taken_, 77});
+    std::copy_n(at_, n, out.begin());
+    at_ += n;
+    left_ -= n;
+    taken_ += n;
+    return n;
+  }
+
+  bool reachable = true;
+
+ private:
+  std::uint64_t end_ = 0, offered_ = 0, taken_ = 0;
+  const std::byte* at_ = nullptr;
+  std::uint64_t left_ = 0;
+};
 
 class Ranks {
  public:
@@ -90,6 +124,83 @@ void test_messages_arrive() {
       CHECK_EQ(r.op.source, 0);
       CHECK(!ranks[0].busy() && !ranks[1].busy());
     }
+}
+
+struct Lenders {
+  static constexpr std::uint64_t kLend = 200;
+  Lenders() {
+    for (std::uint32_t r = 0; r < 2; ++r) ranks[r].attach(1 - r, pipes[r], pipes[1 - r]);
+  }
+  void settle() {
+    while (ranks[0].progress() | ranks[1].progress()) {
+    }
+  }
+  LendingPipe pipes[2];
+  PointToPoint ranks[2] = {{2, 0, kCommunicator, kEager, kLend}, {2, 1, kCommunicator, kEager, kLend}};
+};
+
+// Nothing but headers passes through the pipe, and a send is over once its memory has been read.
+void test_large_messages_are_lent() {
+  for (const std::size_t bytes : {std::size_t{Lenders::kLend - 1}, std::size_t{Lenders::kLend}, std::size_t{9000000}}) {
+    Lenders two;
+    Message s = sending(1, 9, bytes, 42), back = sending(0, 9, bytes, 43), r = receiving(0, 9, bytes), q = receiving(1, 9, bytes);
+    two.ranks[0].post(s.op);
+    two.ranks[1].post(back.op);
+    two.settle();
+    CHECK(s.pending() && back.pending());
+    two.ranks[1].post(r.op);
+    two.ranks[0].post(q.op);
+    two.settle();
+    CHECK(s.done() && back.done() && r.holds(42) && q.holds(43));
+    CHECK_EQ(two.pipes[0].taken(), bytes >= Lenders::kLend ? bytes : 0);
+    CHECK(!two.ranks[0].busy() && !two.ranks[1].busy());
+  }
+}
+
+// Who leaves right after having taken a message is not missed.
+void test_a_loan_that_was_taken_outlives_a_goodbye() {
+  Lenders two;
+  Message s = sending(1, 9, 5000, 42), r = receiving(0, 9, 5000);
+  two.ranks[1].post(r.op);
+  two.ranks[0].post(s.op);
+  while (r.pending()) {
+    two.ranks[1].progress();
+    if (r.pending()) two.ranks[0].progress();
+  }
+  two.ranks[1].send_goodbye(0);
+  two.ranks[1].progress();
+  CHECK(s.pending());
+  two.settle();
+  CHECK(s.done() && r.holds(42) && !two.ranks[0].bad_news());
+}
+
+void test_loans_that_end_badly() {
+  Lenders unreachable;
+  unreachable.pipes[0].reachable = false;
+  Message s = sending(1, 9, 500, 1), r = receiving(0, 9, 500);
+  unreachable.ranks[1].post(r.op);
+  unreachable.ranks[0].post(s.op);
+  unreachable.settle();
+  CHECK(unreachable.ranks[1].bad_news().kind == FailureKind::transport);
+  CHECK(s.pending());  // offered, never taken
+  unreachable.ranks[0].fail_all(unreachable.ranks[1].bad_news());
+  CHECK(s.failed(FailureKind::transport));
+  unreachable.ranks[1].fail_all(unreachable.ranks[1].bad_news());
+  CHECK(r.failed(FailureKind::transport));
+  CHECK(!unreachable.ranks[0].waiting() && !unreachable.ranks[1].waiting());
+
+  Lenders gone;  // the peer leaves without having taken it
+  Message lost = sending(1, 9, 500, 1), asked = receiving(0, 9, 500);
+  gone.ranks[1].post(asked.op);
+  gone.ranks[0].post(lost.op);
+  for (int i = 0; i < 50; ++i) gone.ranks[0].progress();
+  while (gone.pipes[1].size() == 0) gone.ranks[1].progress();  // until it has asked for it
+  for (int i = 0; i < 50; ++i) gone.ranks[0].progress();
+  gone.pipes[1].end(PipeState::closed);
+  gone.settle();
+  CHECK(gone.ranks[0].bad_news().kind == FailureKind::peer_lost);
+  gone.ranks[0].fail_all(gone.ranks[0].bad_news());
+  CHECK(lost.failed(FailureKind::peer_lost));
 }
 
 void test_order_within_a_tag() {
@@ -461,6 +572,9 @@ void test_random_traffic() {
 int main() {
   return run_tests({
       {"messages arrive", test_messages_arrive},
+      {"large messages are lent", test_large_messages_are_lent},
+      {"a loan that was taken outlives a goodbye", test_a_loan_that_was_taken_outlives_a_goodbye},
+      {"loans that end badly", test_loans_that_end_badly},
       {"order within a tag", test_order_within_a_tag},
       {"tags and peers select", test_tags_and_peers_select},
       {"any source takes the oldest", test_any_source_takes_the_oldest},

@@ -38,7 +38,7 @@ struct GroupOptions {
   std::string host_id;                  // empty: found out; ranks share memory only with ranks of the same host id
   std::uint32_t usable_cpus = 1;
   std::int32_t spins = -1;              // -1: chosen from ranks and processors
-  std::size_t segment_bytes = 32 * 1024;
+  std::size_t segment_bytes = 64 * 1024;
   double timeout_s = 600;
   bool strict = false;  // between hosts the contract is checked before anything moves
   // Asked now and then by a thread that waits; true: give up (a signal came). It may call abort() and close().

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sends and receives of one group, matched by peer and tag, on pipes of their own: a collective never waits for them
-// nor they for it. Small messages go at once and are kept where nobody waits for them yet; large ones ask first.
+// nor they for it. Small messages go at once and are kept where nobody waits for them yet; large ones ask first, and
+// within a host the receiver then reads them where they lie.
 // The same pipes carry bad news between hosts.
 #pragma once
 
@@ -17,8 +18,10 @@ namespace hccl_py {
 
 class PointToPoint {
  public:
-  // Messages above `eager_bytes` are sent only once the receiver has posted its receive.
-  PointToPoint(std::uint32_t world, std::uint32_t rank, std::uint32_t communicator, std::uint64_t eager_bytes = 16 * 1024);
+  // Messages above `eager_bytes` are sent only once the receiver has posted its receive; from `lend_bytes` on they are
+  // left in the sender's memory where the pipe can do that (0: never).
+  PointToPoint(std::uint32_t world, std::uint32_t rank, std::uint32_t communicator, std::uint64_t eager_bytes = 16 * 1024,
+               std::uint64_t lend_bytes = 0);
 
   void attach(std::uint32_t peer, SendPipe& send, RecvPipe& recv);
   // Takes up a send or a receive; the op must stay where it is until it is finished or forgotten.
@@ -48,6 +51,12 @@ class PointToPoint {
     std::uint64_t moved = 0;
     std::uint32_t head_left = kFrameHeaderBytes;
     Op* op = nullptr;  // finished once all is sent
+    bool lent = false;  // only the header is sent
+  };
+  // A send whose message the peer takes from where it lies, until its loans are taken up to `end`.
+  struct Lent {
+    std::uint64_t end;
+    Op* op;
   };
   // A message nobody waits for yet.
   struct Unexpected {
@@ -65,6 +74,7 @@ class PointToPoint {
     RecvPipe* recv = nullptr;
     std::deque<Outgoing> outgoing;
     std::vector<Op*> sent;  // sends that the pipe has taken and may still hold back
+    std::deque<Lent> lent;  // oldest first
     std::vector<std::pair<std::uint32_t, Op*>> granted;   // receives whose data may come, by message id
     std::vector<std::pair<std::uint32_t, Op*>> asking;    // sends that wait for leave
     std::uint32_t next_id = 0;
@@ -79,6 +89,7 @@ class PointToPoint {
 
   bool needs(std::uint32_t index);
   bool send_some(Peer& peer);
+  bool end_loans(Peer& peer);
   bool receive_some(std::uint32_t index);
   bool take_header(std::uint32_t index);
   void end_message(std::uint32_t index);
@@ -94,6 +105,7 @@ class PointToPoint {
   std::uint32_t rank_;
   std::uint32_t communicator_;
   std::uint64_t eager_bytes_;
+  std::uint64_t lend_bytes_;
   std::vector<Peer> peers_;
   std::list<Op*> posted_;            // receives, oldest first
   std::list<Unexpected> unexpected_; // oldest first

@@ -19,13 +19,13 @@
 namespace hccl_py {
 
 struct ShmOptions {
-  std::uint32_t ring_bytes = 256 * 1024;  // per ordered pair and channel; a power of two, at least a page
+  std::uint32_t ring_bytes = 512 * 1024;  // per ordered pair and channel; a power of two, at least a page
   std::uint32_t slot_bytes = 64 * 1024;   // payload slot per rank (there are two of each)
   std::uint32_t channels = 2;             // rings per ordered pair
   std::uint32_t piece_bytes = 256 * 1024;  // in which private memory of a peer is read
   // From which size on messages are taken from the sender's memory; 0: never.
   std::uint64_t shared_from_bytes = 8 * 1024;     // where it is shared
-  std::uint64_t private_from_bytes = 4096 * 1024;  // where it is private
+  std::uint64_t private_from_bytes = 32 * 1024;  // where it is private
 };
 
 // A rank's door for the ranks of its host, opened before it knows them: a listening socket that hands out the memfd.
