@@ -178,8 +178,8 @@ class Env:
         None,
         _size(0, 1 << 40),
         "a size, 0 to 1T",
-        "From which size on a message within a host is read from the sender's private memory (a multiple of that where "
-        "it is folded or all wait for one rank); 0: never.",
+        "From which size on a message within a host is read from the sender's private memory (four times that where it "
+        "is folded; sums in place pass through the rings); 0: never.",
     )
     segment_bytes: int | None = _setting(
         None, _size(64, 1 << 26), "a size, 64 to 64M", "Largest piece in which a message is passed on while it streams."

@@ -138,11 +138,11 @@ def test_how_often_memory_is_touched(ranks: Ranks, kind: str) -> None:
 def test_from_which_size_on_messages_are_lent() -> None:
     """Both settings change what is staged."""
 
-    def staged(**settings: int) -> int:
+    def staged(in_place: bool = False, **settings: int) -> int:
         def task(comm: Communicator) -> int:
             make = _empty if "shared_from_bytes" in settings else _private
             send, recv = make(comm, 16384), make(comm, 16384)  # two shares of 64 KiB
-            comm.all_reduce(send, recv)
+            comm.all_reduce(recv if in_place else send, recv)
             return comm.engine.traffic[2]
 
         with Ranks("shm", 2, {"slot_bytes": 64, **settings}) as two:
@@ -151,8 +151,10 @@ def test_from_which_size_on_messages_are_lent() -> None:
     assert staged(shared_from_bytes=64 * 1024) == 0
     assert staged(shared_from_bytes=64 * 1024 + 1, private_from_bytes=0) == 2 * 64 * 1024
     assert staged(shared_from_bytes=0, private_from_bytes=0) == 2 * 64 * 1024
-    assert staged(private_from_bytes=1024) == 64 * 1024  # of what is folded, 64 times the setting
-    assert staged(private_from_bytes=1025) == 2 * 64 * 1024
+    assert staged(private_from_bytes=16 * 1024) == 64 * 1024  # of what is folded, four times the setting
+    assert staged(private_from_bytes=16 * 1024 + 1) == 2 * 64 * 1024
+    assert staged(in_place=True, private_from_bytes=1) == 2 * 64 * 1024  # never
+    assert staged(in_place=True, shared_from_bytes=1, private_from_bytes=0) == 0
 
 
 def test_memory_comes_and_goes(ranks: Ranks) -> None:
