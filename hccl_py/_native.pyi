@@ -49,7 +49,7 @@ class Work:
     @property
     def ended_s(self) -> float:
         """
-        When a collective was done, on the clock of time.perf_counter(); 0: not yet, or failed.
+        When it was done, on the clock of time.perf_counter(); 0: not yet, or failed.
         """
 
     @property

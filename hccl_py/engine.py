@@ -64,7 +64,7 @@ class Work:
 
     @property
     def ended_s(self) -> float:
-        """When a collective was done on this rank, on the clock of ``time.perf_counter``; 0: not yet, or failed."""
+        """When it was done on this rank, on the clock of ``time.perf_counter``; 0: not yet, or failed."""
         return self._native.ended_s
 
     @property

@@ -70,19 +70,22 @@ class Planner:
             raise ConfigError("only the figures of links may change while a group runs, not its nodes and links")
         self.topology = topology
 
-    def table(self, collective: Collective, root: int = 0, uneven: bool = False) -> PlanTable:
-        """The plans of one collective by size.
+    def table(
+        self, collective: Collective, root: int = 0, uneven: bool = False, topology: Topology | None = None
+    ) -> PlanTable:
+        """The plans of one collective by size, for the graph in use or (``topology``) for one with other figures.
 
         Raises:
             PlanError: the algorithm that the user forces cannot serve.
         """
+        graph = self.topology if topology is None else topology
         forced = self._env.algorithm_for(collective)
         limits = self.policy.forced(collective) if forced is None else ((None, forced),)
 
         def table(algorithm: str | None) -> PlanTable:
             return build_table(
                 collective,
-                self.topology,
+                graph,
                 self.placement,
                 root=root,
                 deterministic=self._env.deterministic or self.policy.deterministic,

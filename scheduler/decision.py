@@ -18,6 +18,7 @@ class Kind(Enum):
     """What a decision asks for."""
 
     KEEP = "keep"
+    PROBE = "probe"
     SWITCH = "switch"
 
 
@@ -46,10 +47,10 @@ class LinkFigures:
 
 @dataclass(frozen=True)
 class Decision:
-    """Keep what is, or switch at the beginning of a step.
+    """Keep what is, look at the network more closely, or switch; at the beginning of a step, on all ranks.
 
     Attributes:
-        kind: keep or switch.
+        kind: keep, probe or switch.
         step: the training step from which on it holds.
         why: one sentence for people.
         buckets: the new partition; None: the old one stays.
@@ -77,6 +78,11 @@ class Decision:
     def keep(cls, step: int, why: str) -> Decision:
         """Everything stays as it is."""
         return cls(Kind.KEEP, step, why)
+
+    @classmethod
+    def probe(cls, step: int, why: str) -> Decision:
+        """All ranks send each other a little, one pair at a time, to see what links do."""
+        return cls(Kind.PROBE, step, why)
 
     @property
     def switches(self) -> bool:

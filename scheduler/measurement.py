@@ -101,6 +101,34 @@ class Measurement:
         return cls(step, rank, *times, tuple(channels), tuple(buckets))
 
 
+@dataclass(frozen=True)
+class ProbeRun:
+    """What one rank received in one round of a probe: ``num_bytes`` from ``src`` in ``seconds``, by wall clock."""
+
+    round: int
+    src: int
+    num_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What one rank received in a probe, in which in every round each rank sends to one other.
+
+    Attributes:
+        step: the step before which it was made.
+        rank: whose.
+        number: which probe of that step.
+        seconds: how long it kept the rank.
+    """
+
+    step: int
+    rank: int
+    number: int
+    seconds: float
+    runs: tuple[ProbeRun, ...]
+
+
 def late_ranks(measurements: Sequence[Measurement], least_s: float) -> tuple[int, ...]:
     """Ranks for which the others waited ``least_s`` or more: their backward took so much longer than the median."""
     if len(measurements) < 2:

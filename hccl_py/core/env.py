@@ -205,6 +205,18 @@ class Env:
     cache: str | None = _setting(
         None, _text, "path of a folder", "Where compiled GPU kernels are kept; unset: ~/.cache/hccl_py."
     )
+    scheduler: bool = _setting(
+        True,
+        _flag,
+        "0 or 1",
+        "Gradient buckets and plans follow the network while a job trains (DistributedDataParallel).",
+    )
+    status: str | None = _setting(
+        None,
+        _text,
+        "path of a folder",
+        "Rank 0 of a job writes there what its scheduler sees; `hccl-py watch` shows it.",
+    )
     log_level: str = _setting(
         "warning",
         _one_of("debug", "info", "warning", "error"),

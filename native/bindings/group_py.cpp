@@ -99,6 +99,7 @@ std::optional<Work> start(const std::shared_ptr<Group>& group, int collective, i
 
 Work start_message(const std::shared_ptr<Group>& group, bool send, std::uintptr_t memory, std::uint64_t bytes, int peer, std::uint64_t tag) {
   auto work = std::make_shared<Op>();
+  work->timed = true;
   work->kind = send ? Op::Kind::send : Op::Kind::recv;
   work->memory = reinterpret_cast<std::byte*>(memory);
   work->bytes = bytes;
@@ -171,7 +172,7 @@ void bind_group(nb::module_& m) {
       .def("failed", &Work::failed)
       .def("wait", &Work::wait, nb::arg("timeout_s") = nb::none(), "Waits; raises what went wrong; False if the time passed first.")
       .def_prop_ro("source", &Work::source, "The rank that sent, of a receive that is done.")
-      .def_prop_ro("ended_s", &Work::ended_s, "When a collective was done, on the clock of time.perf_counter(); 0: not yet, or failed.")
+      .def_prop_ro("ended_s", &Work::ended_s, "When it was done, on the clock of time.perf_counter(); 0: not yet, or failed.")
       .def_prop_ro("sequence", &Work::sequence);
 
   nb::class_<Group> group(m, "Group", "One rank's membership in a group.");
