@@ -73,6 +73,8 @@ class ControlLoop:
         self._exchange = Exchange(engine, capacity)
         self._digests = Exchange(engine, _DIGEST_BYTES)
         self._probes = Exchange(engine, 64 + _RUN.size * _MOST_RUNS)
+        for collective in (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.BARRIER):
+            engine.load(collective)  # now, and not in a step
         self._step = 0
         self._proposal = Decision.keep(0, "")
         self._last_s: float | None = None

@@ -397,6 +397,11 @@ class Engine:
 
     # Plans
 
+    def load(self, collective: Collective, root: int = 0) -> None:
+        """Choose and load the plans of a collective, which its first call would do. Moves nothing."""
+        if (collective, root, False) not in self._tables:
+            self._load_table(collective, root, False)
+
     def _load_table(self, collective: Collective, root: int, uneven: bool) -> None:
         self._set_table(collective, root, uneven, self._planner.table(collective, root, uneven))
         self._tables.add((collective, root, uneven))

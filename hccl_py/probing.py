@@ -13,7 +13,7 @@ from hccl_py.engine import Engine
 from hccl_py.scheduler.measurement import Probe, ProbeRun
 
 HEAD_BYTES = 256 * 1024  # goes first and is not timed: shapers let a burst through, and connections speed up
-BODY_BYTES = 512 * 1024
+BODY_BYTES = 256 * 1024  # twice, timed apart: a rank that looks late makes one of them seem quick, and the other slow
 _MOST_ROUNDS = 8
 _TAG = (1 << 64) - 0x68636C  # a range that no program is likely to use
 
@@ -30,23 +30,21 @@ def probe(engine: Engine, step: int, number: int, clock: Callable[[], float] = t
     """What this rank received. All ranks must call it at once, with nothing else under way."""
     begin_s = clock()
     rank, world = engine.rank, engine.size
-    out, head, body = (np.zeros(n, np.uint8) for n in (BODY_BYTES, HEAD_BYTES, BODY_BYTES))
+    sizes = (HEAD_BYTES, BODY_BYTES, BODY_BYTES)
+    out, into = (np.zeros(max(sizes), np.uint8) for _ in range(2))
     runs = []
     for turn, shift in enumerate(rounds(world)):
         dst, src = (rank + shift) % world, (rank - shift) % world
-        works = []
-        timed = None
+        received = []
         if engine.transport_to(src) == "tcp":
-            first = engine.start_recv(head.ctypes.data, HEAD_BYTES, src, _TAG, keep=head)
-            second = engine.start_recv(body.ctypes.data, BODY_BYTES, src, _TAG, keep=body)
-            timed = first, second
-            works += [first, second]
+            received = [engine.start_recv(into.ctypes.data, n, src, _TAG, keep=into) for n in sizes]
         engine.run(Collective.BARRIER, ReduceOp.SUM, DType.UINT8, 0, 0, 0, 0)
+        sent = []
         if engine.transport_to(dst) == "tcp":
-            works += [engine.start_send(out.ctypes.data, n, dst, _TAG, keep=out) for n in (HEAD_BYTES, BODY_BYTES)]
-        for work in works:
+            sent = [engine.start_send(out.ctypes.data, n, dst, _TAG, keep=out) for n in sizes]
+        for work in (*received, *sent):
             work.wait()
-        if timed is not None:
-            seconds = timed[1].ended_s - timed[0].ended_s
-            runs.append(ProbeRun(turn, src, BODY_BYTES, max(seconds, 1e-6)))
+        if received:
+            head_s, middle_s, end_s = (work.ended_s for work in received)
+            runs.append(ProbeRun(turn, src, BODY_BYTES, max(middle_s - head_s, end_s - middle_s, 1e-6)))
     return Probe(step, rank, number, clock() - begin_s, tuple(runs))

@@ -33,6 +33,7 @@ from hccl_py.topology.placement import Placement
 _WARM = 2  # measurements of all ranks before the first decision
 _AFTER_CHANGE = 1  # and after a change: what steps take now, with the old arrangement
 _TRIAL = 3  # measurements after a switch, the first of which does not count
+_MOST_SCALE = 100.0  # what all_reduces may take more than the model says; more is not believed
 _MOST_PROBES = 3  # before one step
 _QUIET, _QUIET_FAR = 16, 4  # measurements after which links are probed anyway; the latter while one is not as declared
 
@@ -44,14 +45,16 @@ class Budgets:
     Attributes:
         least_gain: share of the step that a switch must be predicted to gain.
         most_loss: a switch after which steps take more than this share longer is taken back.
-        probe_share: share of all time that may be spent on probes.
+        probe_share: share of all time that may be spent on probes for which nothing asks but time.
+        suspicion_share: share of all time that may be spent on probes, those that a suspicion asks for included.
         first_probe_s: what may be spent before any time has passed.
         most_bucket_bytes: of a bucket.
     """
 
     least_gain: float = 0.02
     most_loss: float = 0.01
-    probe_share: float = 0.01
+    probe_share: float = 0.005
+    suspicion_share: float = 0.05
     first_probe_s: float = 0.25
     most_bucket_bytes: int = MOST_BUCKET_BYTES
 
@@ -171,8 +174,8 @@ class Policy:
         verdict = self._judge(step)
         if verdict is not None:
             return verdict
-        why = self._probe_wanted(measurements)
-        if why and self._may_probe(step):
+        why = self._probe_wanted(step, measurements)
+        if why:
             return Decision.probe(step, why)
         return self._decide(step)
 
@@ -218,22 +221,25 @@ class Policy:
             busy_s += end - start
         cost = self._cost(self.current, self._estimator.topology(), scaled=False)
         predicted_s = float(cost.of([run.num_bytes for run in measurements[0].buckets]).sum())
-        return min(5.0, max(0.5, busy_s / predicted_s)) if predicted_s > 0 else None
+        return min(_MOST_SCALE, max(1 / _MOST_SCALE, busy_s / predicted_s)) if predicted_s > 0 else None
 
     # ---- the network
 
-    def _probe_wanted(self, measurements: Sequence[Measurement]) -> str:
-        if self._placement.size < 2:
+    def _probe_wanted(self, step: int, measurements: Sequence[Measurement]) -> str:
+        """Why links should be probed now; empty if they need not, or it would cost too much."""
+        if self._placement.size < 2 or step == self._probed_at:
             return ""
+        budgets = self._budgets
         why = self._estimator.suspicious(measurements)
-        far = self._estimator.topology() != self._topology  # a repair is to be seen soon
-        if not why and self._quiet >= (_QUIET_FAR if far else _QUIET):
+        if why:
+            share, first_s = budgets.suspicion_share, 2 * budgets.first_probe_s
+        else:
+            far = self._estimator.topology() != self._topology  # a repair is to be seen soon
+            if self._quiet < (_QUIET_FAR if far else _QUIET):
+                return ""
             why = "a look at links that nothing has crossed for a while"
-        return why
-
-    def _may_probe(self, step: int) -> bool:
-        allowed_s = self._budgets.first_probe_s + self._budgets.probe_share * self._time_s
-        return step != self._probed_at and self._probe_s <= allowed_s
+            share, first_s = budgets.suspicion_share if far else budgets.probe_share, budgets.first_probe_s
+        return why if self._probe_s <= first_s + share * self._time_s else ""
 
     def _after_probe(self, step: int, probes: Sequence[Probe]) -> Decision:
         self._probes = self._probes + 1 if step == self._probed_at else 1
@@ -244,7 +250,7 @@ class Policy:
         if changed:
             self._decided, self._trial, self._scale = False, None, None
             self._steps_s, self._wanted = [], _AFTER_CHANGE
-        elif self._estimator.doubtful and self._probes < _MOST_PROBES:
+        if self._estimator.doubtful and self._probes < _MOST_PROBES:
             return Decision.probe(step, "to confirm that a link has changed")
         return self._decide(step)
 

@@ -84,7 +84,7 @@ def test_probes_stay_within_their_budget() -> None:
             one.observe(step, probes)
         elif decision.switches:
             one.adopt(decision)
-    assert 0 < spent_s <= 0.25 + 0.01 * total_s + 0.2
+    assert 0 < spent_s <= 0.5 + 0.05 * total_s + 0.2
 
 
 def test_only_the_last_decision_can_be_adopted() -> None:
@@ -98,7 +98,7 @@ disturbances = st.tuples(
 )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.data())
 def test_order_and_repetition_do_not_matter(data: st.DataObject) -> None:
     """Two ranks that get the same events, one in another order and some twice, always decide the same."""
@@ -132,7 +132,7 @@ def pair(
     return [(ours, events), (theirs, data.draw(st.permutations([*events, *again, *late])))]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.data())
 def test_ranks_that_lose_different_events_never_adopt_different_things_and_agree_again(data: st.DataObject) -> None:
     world, ranks = World(), [policy() for _ in range(WORLD)]
