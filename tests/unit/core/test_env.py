@@ -56,6 +56,8 @@ BAD = {
     "HCCL_PY_GPU_SMS": ("1", "129", "all"),
     "HCCL_PY_GPU_WIRE": ("fp8",),
     "HCCL_PY_CACHE": ("",),
+    "HCCL_PY_SCHEDULER": ("perhaps",),
+    "HCCL_PY_STATUS": ("",),
     "HCCL_PY_LOG_LEVEL": ("loud",),
 }
 
