@@ -21,6 +21,7 @@ COMMANDS = {
     "plan": "Show and explain the plan of a collective.",
     "simulate": "Run plans on a cluster that need not exist.",
     "bench": "Time and check collectives (under mpirun, torchrun).",
+    "watch": "What the scheduler of a running job sees and does.",
     "lab": "An emulated cluster on this machine.",
     "demo": "Train over gloo and hccl_py; benchmark; pictures.",
 }

@@ -1,0 +1,95 @@
+"""`make bench-scheduler`: what the scheduler must show, as claims in out/bench/scheduler.json; 1 if one is missed.
+
+``python tests/perf/scheduler_bench.py [--part events,simulation,gradients,...]``. Parts that train in an emulated
+cluster need root. A claim that no part measures is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import scheduler_simulation
+from claims import OUT, Claims
+
+from hccl_py.core.errors import HcclError
+
+ROOT = Path(__file__).parents[2]
+COMMAND = "make bench-scheduler"
+
+
+def events(claims: Claims) -> None:
+    """The policy's tests by event sequences."""
+    _tests(claims, "events", "tests/unit/scheduler/test_policy.py")
+
+
+def gradients(claims: Claims) -> None:
+    """The matrix of models against torch's DistributedDataParallel."""
+    _tests(claims, "gradients", "tests/multiproc/torch/test_ddp_matrix.py")
+
+
+def simulation(claims: Claims) -> None:
+    """1,024 GPUs in the simulator."""
+    found = scheduler_simulation.measure()
+    best = min(found.baselines, key=lambda name: found.baselines[name])
+    claims.record(
+        "simulated",
+        found.ours,
+        command=f"{COMMAND} PART=simulation",
+        n=1,
+        samples={"baselines": found.baselines, "ours": found.ours, "plans_only": found.plans_only,
+                 "buckets_only": found.buckets_only, "compute_s": found.step_s, "num_buckets": found.num_buckets},
+        baseline=f"{best}: {100 * found.baselines[best]:.1f}%",
+    )  # fmt: skip
+
+
+def _tests(claims: Claims, id_: str, *words: str) -> None:
+    """A claim that is a set of tests: how many fail."""
+    run = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=line", *words]
+    done = subprocess.run(run, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=1800)
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"{' '.join(words)}: pytest ended with {done.returncode}\n{done.stdout[-2000:]}")
+    failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
+    claims.record(
+        id_,
+        float(len(failed)) if done.returncode == 0 or failed else float("nan"),
+        command="python -m pytest " + " ".join(words),
+        n=1,
+        samples={"failed": failed, "summary": done.stdout.splitlines()[-1:]},
+        baseline="-",
+    )
+
+
+# By name: what measures, and the claims that it records. Claims that no part names are missing.
+PARTS: dict[str, tuple[Callable[[Claims], object], tuple[str, ...]]] = {
+    "events": (events, ("events",)),
+    "gradients": (gradients, ("gradients",)),
+    "simulation": (simulation, ("simulated",)),
+}
+
+
+def main() -> int:
+    """Run the parts that were asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--part", default="", help=f"some of {','.join(PARTS)}")
+    asked = parser.parse_args()
+    names = [name for name in asked.part.split(",") if name]
+    unknown = [name for name in names if name not in PARTS]
+    if unknown:
+        parser.error(f"no part {unknown[0]}; there are {', '.join(PARTS)}")
+    claims = Claims("scheduler", [id_ for name in names for id_ in PARTS[name][1]] if names else None)
+    for name in names or PARTS:
+        print(f"-- {name}", flush=True)
+        try:
+            PARTS[name][0](claims)
+        except (HcclError, OSError, RuntimeError, subprocess.SubprocessError):
+            traceback.print_exc()  # the claims of this part are missing; the other parts are not
+    return claims.finish(OUT / "scheduler.json")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
