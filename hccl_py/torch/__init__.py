@@ -7,10 +7,19 @@ The import registers the backend, nothing else: no thread, no socket, no MPI bef
 """
 
 from hccl_py.torch.backend import Options, create, register
+from hccl_py.torch.compression import CompressionHook, compression_hook
 from hccl_py.torch.ddp.wrapper import DistributedDataParallel
 from hccl_py.torch.process_group import HcclProcessGroup
 from hccl_py.torch.work import HcclWork
 
-__all__ = ["DistributedDataParallel", "HcclProcessGroup", "HcclWork", "Options", "create"]
+__all__ = [
+    "CompressionHook",
+    "DistributedDataParallel",
+    "HcclProcessGroup",
+    "HcclWork",
+    "Options",
+    "compression_hook",
+    "create",
+]
 
 register()

@@ -1,0 +1,164 @@
+"""GradientReducer: what stays exact, what auto decides, and what the guard does; the same on all ranks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from conformance_ranks import Ranks
+
+from hccl_py import ConfigError
+from hccl_py.communicator import Communicator
+from hccl_py.compression.codec import Array, Codec
+from hccl_py.compression.codecs import parse_codec
+from hccl_py.compression.policy import CodecSpeed, Guard, Link, Ramp, Switching
+from hccl_py.compression.span import Span
+from hccl_py.gradients import GradientReducer, measure
+
+SPANS = [Span(0, 64), Span(1, 4096, rows=64), Span(2, 100, rows=10), Span(3, 2048, rows=2)]
+COUNT = sum(span.count for span in SPANS)
+LARGE = np.r_[64:4160, 4260:COUNT]  # of matrices that are large enough
+SMALL = np.setdiff1d(np.arange(COUNT), LARGE)
+INT8, INT4, SIGN = (parse_codec(text) for text in ("int8", "int4", "sign"))
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[Ranks]:
+    with Ranks("loopback", 2) as group:
+        yield group
+
+
+def gradient(comm: Communicator, step: int = 0) -> Array:
+    return np.random.default_rng([comm.rank, step]).standard_normal(COUNT).astype(np.float32)
+
+
+def mean(step: int = 0) -> Array:
+    both = [np.random.default_rng([rank, step]).standard_normal(COUNT).astype(np.float32) for rank in (0, 1)]
+    return (both[0] * np.float32(0.5) + both[1] * np.float32(0.5)).astype(np.float32)
+
+
+def used(results: list[tuple[list[Codec | None], list[Array]]]) -> list[Codec | None]:
+    """What the steps were compressed with, alike on both ranks, as the results are."""
+    assert results[0][0] == results[1][0]
+    assert all(np.array_equal(a, b, equal_nan=True) for a, b in zip(results[0][1], results[1][1], strict=True))
+    return results[0][0]
+
+
+def run(comm: Communicator, reducer: GradientReducer, gradients: list[Array]) -> tuple[list[Codec | None], list[Array]]:
+    return [reducer.reduce(bucket, SPANS, step) for step, bucket in enumerate(gradients)], gradients
+
+
+def test_vectors_and_small_matrices_are_exact_and_large_ones_are_not(two: Ranks) -> None:
+    results = two.run(lambda comm: run(comm, GradientReducer(comm, "int8"), [gradient(comm)]))
+    assert used(results) == [INT8]
+    got = results[0][1][0]
+    assert np.array_equal(got[SMALL], mean()[SMALL])
+    wrong = np.abs(got - mean())[LARGE]
+    assert 0 < wrong.max() < 0.1
+
+
+def test_ramp_and_switching_say_what_is_used_when(two: Ranks) -> None:
+    def ramped(comm: Communicator) -> tuple[list[Codec | None], list[Array]]:
+        reducer = GradientReducer(comm, "sign", ramp=Ramp(1, 2, INT8))
+        return run(comm, reducer, [gradient(comm, step) for step in range(5)])
+
+    results = two.run(ramped)
+    assert used(results) == [None, INT8, INT8, SIGN, SIGN]
+    assert np.array_equal(results[0][1][0], mean(0))
+
+    def switched(comm: Communicator) -> tuple[list[Codec | None], list[Array]]:
+        reducer = GradientReducer(comm, Switching(INT8, INT4, window=1, change=0.1))
+        scales = [8, 4, 4, 4, 1, 1]
+        return run(comm, reducer, [gradient(comm) * np.float32(scale) for scale in scales])
+
+    assert used(two.run(switched)) == [INT8, INT8, INT8, INT4, INT4, INT8]
+
+
+def test_what_is_not_finite_travels_exactly_and_spoils_no_error(two: Ranks, caplog: pytest.LogCaptureFixture) -> None:
+    def task(comm: Communicator) -> tuple[list[Codec | None], list[Array]]:
+        gradients = [gradient(comm, step) for step in range(3)]
+        if comm.rank == 1:
+            gradients[1][100] = np.inf
+        return run(comm, GradientReducer(comm, "sign"), gradients)
+
+    with caplog.at_level(logging.WARNING, "hccl_py"):
+        results = two.run(task)
+    assert used(results) == [SIGN, None, SIGN]
+    got = results[0][1]
+    assert np.isinf(got[1][100]) and np.isfinite(np.delete(got[1], 100)).all()
+    assert np.array_equal(np.delete(got[1], 100), np.delete(mean(1), 100))
+    assert np.isfinite(got[2]).all()
+    assert "step 1: the gradient is not finite" in caplog.text
+
+
+def test_the_guard_falls_back_to_exact_and_sends_the_errors(two: Ranks) -> None:
+    def task(comm: Communicator) -> tuple[list[Codec | None], list[Array]]:
+        gradients = [gradient(comm, step) for step in range(4)]
+        gradients[1] *= np.float32(1e-3)  # small against the errors that are kept
+        reducer = GradientReducer(comm, "sign", guard=Guard(5.0, hold_steps=2))
+        out = run(comm, reducer, gradients)
+        return out[0], [*out[1], reducer.feedback.total("send", 1, 4096), reducer.feedback.total("owner", 1, 4096)]
+
+    # The errors differ between ranks by design; what is compared are the results.
+    results = two.run(task)
+    assert [used_ for used_, _ in results] == [[SIGN, None, None, SIGN]] * 2
+    total = sum(results[0][1][:4]).astype(np.float64)[64:4160]
+    errors = sum(result[1][4] / 2 + result[1][5] for result in results)
+    wanted = mean(0) + mean(1) * 1e-3 + mean(2) + mean(3)
+    assert np.abs(total + errors - wanted[64:4160]).max() < 1e-4
+
+
+@pytest.mark.parametrize(("bandwidth_Bps", "expected"), [(1e6, "int4"), (1e12, None)])
+def test_auto_follows_what_is_measured(
+    two: Ranks,
+    monkeypatch: pytest.MonkeyPatch,
+    bandwidth_Bps: float,
+    expected: str | None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Speeds are put in place of measured ones: load must not decide."""
+
+    def measured(comm: Communicator, codecs: list[Codec]) -> tuple[Link, dict[Codec, CodecSpeed]]:
+        return Link(bandwidth_Bps), dict.fromkeys(codecs, CodecSpeed(4e9, 4e9))
+
+    monkeypatch.setattr("hccl_py.gradients.measure", measured)
+    with caplog.at_level(logging.INFO, "hccl_py"):
+        results = two.run(lambda comm: run(comm, GradientReducer(comm, "auto"), [gradient(comm)]))
+    assert used(results) == [None if expected is None else parse_codec(expected)]
+    assert ("exact: " if expected is None else "int4: ") in caplog.text
+    if expected is None:
+        assert np.array_equal(results[0][1][0], mean())
+    strict = two.run(lambda comm: run(comm, GradientReducer(comm, "auto", most_error=0.0), [gradient(comm)]))
+    assert used(strict) == [None]
+
+
+def test_measured_values_are_agreed(two: Ranks) -> None:
+    first, second = two.run(lambda comm: measure(comm, [INT8, parse_codec("topk:0.01")]))
+    assert first == second
+    assert first[0].bandwidth_Bps > 1e6 and all(speed.encode_Bps > 1e6 for speed in first[1].values())
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float16])
+def test_other_element_types_are_averaged(two: Ranks, dtype: type) -> None:
+    def task(comm: Communicator) -> tuple[Array, Array]:
+        bucket, single = gradient(comm).astype(dtype), gradient(comm).astype(dtype).astype(np.float32)
+        GradientReducer(comm, "int8").reduce(bucket, SPANS, 0)
+        GradientReducer(comm, "int8").reduce(single, SPANS, 0)
+        return bucket, single
+
+    for bucket, single in two.run(task):
+        assert bucket.dtype == dtype and np.array_equal(bucket, single.astype(dtype))
+
+
+def test_a_wrong_bucket_is_refused(two: Ranks) -> None:
+    reducer = GradientReducer(two.comms[0], "int8")
+    with pytest.raises(ConfigError, match="the spans have"):
+        reducer.reduce(np.zeros(3, np.float32), SPANS, 0)
+    with pytest.raises(ConfigError, match="codecs take"):
+        reducer.reduce(np.zeros(COUNT, np.int32), SPANS, 0)
+    with pytest.raises(ConfigError, match='do you mean "int8"'):
+        GradientReducer(two.comms[0], "int9")
+    with pytest.raises(ConfigError, match="give a codec"):
+        GradientReducer(two.comms[0], 8)  # type: ignore[arg-type]

@@ -1,0 +1,11 @@
+"""Stock DistributedDataParallel with compressed gradients."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = pytest.mark.timeout(180)  # a launch has 150 s, and says more about a hang
+
+
+def test_ddp_trains_with_compressed_gradients(torchrun):
+    torchrun("compression.py", 2).passed("PASSED 6:")
