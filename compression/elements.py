@@ -31,14 +31,14 @@ def check_dtype(dtype: DType, what: str) -> DType:
 
 
 def widen(stored: Array, dtype: DType) -> Array:
-    """Elements as float32; float64 is rounded to nearest even. ``stored`` has the type that STORED says."""
+    """Elements as float32, float64 rounded to nearest even; float32 is not copied. ``stored``: as STORED says."""
     if dtype is DType.BFLOAT16:
         wide: Array = (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
         return wide
     if dtype is DType.FLOAT16:
         return stored.view(np.float16).astype(np.float32)
     with np.errstate(over="ignore"):
-        return stored.astype(np.float32)
+        return stored.astype(np.float32, copy=False)
 
 
 def narrow(values: Array, dtype: DType) -> Array:
@@ -47,7 +47,7 @@ def narrow(values: Array, dtype: DType) -> Array:
         return bf16_codes(values)
     if dtype is DType.FLOAT16:
         return fp16_codes(values)
-    return values.astype(STORED[dtype])
+    return values.astype(STORED[dtype], copy=False)
 
 
 def bf16_codes(values: Array) -> Array:

@@ -73,8 +73,10 @@ class SparseExchange(_Exchange):
         """As ``CompressedAllReduce.__call__``; arguments are checked."""
         if data.size > MOST_ELEMENTS:
             raise ConfigError(f"{self._name}: {data.size} elements in one call; the most is {MOST_ELEMENTS}")
-        work = corrected(data, spans, self._feedback, factor)
-        code = self._encode(work, spans, step)
+        # What is not kept for later may stay where it is: nothing is taken out of it.
+        borrows = self._feedback is None and data.dtype is DType.FLOAT32 and isinstance(self._codec, SparseCodec)
+        work = corrected(data, spans, self._feedback, factor) if not borrows else view(data)
+        code = self._encode(work, spans, step, not borrows)
         sizes = np.full(self._comm.size, len(code), np.int64)
         if not self._codec.fixed_size:
             self._comm.all_gather(np.array([len(code)], np.int64), sizes)
@@ -84,7 +86,8 @@ class SparseExchange(_Exchange):
         frames.write_header(box[: HEADER_BYTES + len(code)], self._codec, DType.FLOAT32, data.size, native_sums)
         self._comm.all_gather(box, boxes)
         self.sent_bytes += (self._comm.size - 1) * room
-        total = np.zeros(data.size, np.float32)
+        total = view(out) if out.dtype is DType.FLOAT32 else np.empty(data.size, np.float32)
+        total[:] = 0
         for peer in range(self._comm.size):
             frame = unpack(boxes[peer * room : (peer + 1) * room], f"rank {peer}", int(sizes[peer]))
             if frame.codec != self._codec or frame.num_elements != data.size:
@@ -92,10 +95,11 @@ class SparseExchange(_Exchange):
             self._add(frame.code, spans, total, peer)
         if factor != 1.0:
             total *= np.float32(factor)
-        put(total, out)
+        if out.dtype is not DType.FLOAT32:
+            put(total, out)
 
-    def _encode(self, work: Array, spans: Spans, step: int) -> Array:
-        """The code of all spans; what it keeps is taken out of ``work``."""
+    def _encode(self, work: Array, spans: Spans, step: int, keeps: bool) -> Array:
+        """The code of all spans; with ``keeps``, what it sends is taken out of ``work``."""
         if isinstance(self._codec, SparseCodec):
             parts, at = [], 0
             for span in spans:
@@ -103,7 +107,8 @@ class SparseExchange(_Exchange):
                 at += span.count
             indices = np.concatenate(parts)
             values = work[indices]
-            work[indices] = 0
+            if keeps:
+                work[indices] = 0
             return np.concatenate([indices.view(np.uint8), values.view(np.uint8)])
         codes, at = [], 0
         for span in spans:

@@ -31,7 +31,7 @@ from hccl_py.core.types import DType, ReduceOp
 
 _log = logging.getLogger("hccl_py")
 AUTO_CODECS = ("bf16", "int8", "int4")
-AUTO_ERROR = 0.2  # what auto may bring into a gradient, with feedback: int4
+AUTO_ERROR = 0.2  # without a cluster file that says it: int4
 _PROBE_ELEMENTS = 1 << 18  # 1 MiB
 
 
@@ -45,7 +45,8 @@ class GradientReducer:
         ramp: how compression begins (None: at once).
         guard: when to fall back to exact (None: the usual one).
         seed: of the run, for stochastic rounding.
-        most_error: of "auto": the largest relative error of a gradient, before feedback.
+        most_error: of "auto": the largest relative error of a gradient, before feedback. None: what the policy of the
+            cluster file says (HCCL_PY_TOPOLOGY; nothing said: none is allowed), without such a file that of int4.
 
     Raises:
         ConfigError: there is no such codec.
@@ -59,7 +60,7 @@ class GradientReducer:
         ramp: Ramp | None = None,
         guard: Guard | None = None,
         seed: int = 0,
-        most_error: float = AUTO_ERROR,
+        most_error: float | None = None,
     ) -> None:
         if not isinstance(compression, (str, Codec, Switching)):
             raise ConfigError(f'compression is a {type(compression).__name__}; give a codec, its text, or "auto"')
@@ -68,7 +69,8 @@ class GradientReducer:
         if isinstance(compression, str) and not self._auto:
             compression = parse_codec(compression)
         self._codec = compression if isinstance(compression, Codec) else None
-        self._comm, self._seed, self._most_error = comm, seed, most_error
+        self._comm, self._seed = comm, seed
+        self._most_error = _budget(comm) if most_error is None else most_error
         self._ramp = Ramp() if ramp is None else ramp
         self._guard = Guard() if guard is None else guard
         self._reducers: dict[Codec, CompressedAllReduce] = {}
@@ -189,6 +191,12 @@ class GradientReducer:
         if self._held[1] != why and self._comm.rank == 0:
             _log.warning("compression is off in step %d: %s", step, why)
         self._held = (step, why)
+
+
+def _budget(comm: Communicator) -> float:
+    """What "auto" may bring into a gradient if the caller does not say."""
+    engine = comm.engine
+    return AUTO_ERROR if engine.env.topology is None else engine.planner.policy.compression_error
 
 
 def measure(comm: Communicator, codecs: Sequence[Codec]) -> tuple[Link, dict[Codec, CodecSpeed]]:

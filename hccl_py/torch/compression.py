@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -19,7 +19,7 @@ from hccl_py.compression.codec import Codec
 from hccl_py.compression.policy import Guard, Ramp, Switching
 from hccl_py.compression.span import Span
 from hccl_py.core.errors import ConfigError
-from hccl_py.gradients import AUTO_ERROR, GradientReducer
+from hccl_py.gradients import GradientReducer
 from hccl_py.torch.process_group import HcclProcessGroup
 
 
@@ -46,6 +46,9 @@ class CompressionHook:
         self._reducer = GradientReducer(Communicator(found._open()), compression, **options)
         self._numbers: dict[int, int] = {}
         self._known: list[Tensor] = []  # held, so that no other tensor gets the identity of one
+        self._started: list[tuple[Any, Tensor, torch.futures.Future[Tensor]]] = []
+        self._averages = cast(Any, dist.AllreduceOptions())
+        self._averages.reduceOp = dist.ReduceOp.AVG
         self.step = 0
         for parameter in parameters:
             self._number(parameter)
@@ -66,15 +69,22 @@ class CompressionHook:
         flat: Tensor = bucket.buffer()
         if flat.device.type != "cpu":
             raise ConfigError(f"compression_hook: gradients are on {flat.device}; they must be in host memory")
+        if bucket.index() == 0:
+            self._started.clear()  # of a backward that an error has ended
         step, self.step = self.step, self.step + bool(bucket.is_last())
         codec = self._reducer.codec(flat.numel() * 4, step) if self._group.size() > 1 else None
-        if self._reducer.is_plain(codec):
-            work = self._group.allreduce([flat.div_(self._group.size())])
-            averaged: torch.futures.Future[Tensor] = work.get_future().then(_first)
-            return averaged
-        self._reducer.reduce(flat.detach(), self._spans(bucket, flat.numel()), step)
         future: torch.futures.Future[Tensor] = torch.futures.Future()
-        future.set_result(flat)
+        if self._reducer.is_plain(codec):
+            self._started.append((self._group.allreduce([flat], self._averages), flat, future))
+        else:
+            self._reducer.reduce(flat.detach(), self._spans(bucket, flat.numel()), step)
+            future.set_result(flat)
+        if bucket.is_last():
+            # Backward is over but for this: waiting here spares a thread that would have to be woken for each bucket.
+            started, self._started = self._started, []
+            for work, tensor, waiting in started:
+                work.wait()
+                waiting.set_result(tensor)
         return future
 
     def _spans(self, bucket: Any, count: int) -> list[Span]:
@@ -104,11 +114,6 @@ class CompressionHook:
         self.step = int(state["step"])
 
 
-def _first(future: torch.futures.Future[list[Tensor]]) -> Tensor:
-    value = future.value()
-    return value[0] if isinstance(value, (list, tuple)) else value
-
-
 def compression_hook(
     compression: Codec | Switching | str = "auto",
     *,
@@ -117,7 +122,7 @@ def compression_hook(
     ramp: Ramp | None = None,
     guard: Guard | None = None,
     seed: int = 0,
-    most_error: float = AUTO_ERROR,
+    most_error: float | None = None,
 ) -> CompressionHook:
     """A hook for ``DistributedDataParallel.register_comm_hook`` that compresses gradients, with error feedback.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -132,6 +133,20 @@ def test_auto_follows_what_is_measured(
         assert np.array_equal(results[0][1][0], mean())
     strict = two.run(lambda comm: run(comm, GradientReducer(comm, "auto", most_error=0.0), [gradient(comm)]))
     assert used(strict) == [None]
+
+
+@pytest.mark.parametrize(("said", "expected"), [("compression: 20%", "int4"), ("compression: 1%", "int8"), ("", None)])
+def test_auto_keeps_to_the_policy_of_the_cluster_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, expected: str | None
+) -> None:
+    file = tmp_path / "cluster.yaml"
+    text = (Path(__file__).parents[2] / "cluster_configs" / "single_host_4cpu.yaml").read_text(encoding="utf-8")
+    file.write_text(text + (f"\npolicy: {{{said}}}\n" if said else ""), encoding="utf-8")
+    speed = CodecSpeed(4e9, 4e9)
+    monkeypatch.setattr("hccl_py.gradients.measure", lambda comm, codecs: (Link(1e6), dict.fromkeys(codecs, speed)))
+    with Ranks("loopback", 2, {"topology": str(file)}) as group:
+        results = group.run(lambda comm: run(comm, GradientReducer(comm, "auto"), [gradient(comm)]))
+    assert used(results) == [None if expected is None else parse_codec(expected)]
 
 
 def test_measured_values_are_agreed(two: Ranks) -> None:

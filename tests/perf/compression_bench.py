@@ -7,23 +7,40 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
-from claims import OUT, Claims
 
-from hccl_py.buffers import describe
-from hccl_py.codecs import top_indices, whole
-from hccl_py.compression.blocks import BlockCodec
-from hccl_py.compression.codecs import builtin_codecs, parse_codec
-from hccl_py.core.errors import ConfigError
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "lab")]
+
+from claims import OUT, Claims  # noqa: E402
+from lab import Lab  # noqa: E402
+from nodes import Nodes  # noqa: E402
+
+from hccl_py.buffers import describe  # noqa: E402
+from hccl_py.codecs import top_indices, whole  # noqa: E402
+from hccl_py.compression.blocks import BlockCodec  # noqa: E402
+from hccl_py.compression.codecs import builtin_codecs, parse_codec  # noqa: E402
+from hccl_py.core.errors import ConfigError  # noqa: E402
 
 COMMAND = "make bench-compression"
 COUNT = 1 << 24  # float32, 64 MiB: far beyond the caches
 ROUNDS = 15
-PARTS: dict[str, tuple[str, ...]] = {"codecs": ("casts", "int8", "topk")}
+PARTS: dict[str, tuple[str, ...]] = {
+    "codecs": ("casts", "int8", "topk"),
+    "sparse": ("sparse_topk", "sparse_embedding"),
+    "auto": ("auto_200", "auto_1000"),
+    "shm": ("auto_shm",),
+    "digits": ("volume_digits", "volume_digits_quality", "most_digits", "most_digits_quality"),
+    "bytes": ("volume_lm", "volume_lm_loss", "volume_lm_deviation", "most_lm", "most_lm_loss", "switching"),
+}
 
 
 def codecs(claims: Claims) -> None:
@@ -63,7 +80,61 @@ def codecs(claims: Claims) -> None:
         claims.record(id_, value, command=f"{COMMAND} PART=codecs", n=ROUNDS, samples=samples, baseline=baseline)
 
 
-MEASURES: dict[str, Callable[[Claims], None]] = {"codecs": codecs}
+def _in_lab(name: str, rate: str, places: tuple[int, ...], task: str, **arguments: Any) -> dict[str, Any]:
+    """A function of compression_tasks.py on lab hosts whose links have a rate; what rank 0 returned."""
+    with tempfile.TemporaryDirectory() as folder:
+        nodes = max(places) + 1
+        with Lab(name, nodes, rate) as lab, Nodes(lab, Path(folder) / "log", HERE / "compression_tasks.py") as agents:
+            found: dict[str, Any] = agents.run(task, places, limit_s=80, **arguments)[0]
+            return found
+
+
+def _gain(samples: dict[str, list[float]], ours: str) -> float:
+    """Median of exact time over ours, in pairs."""
+    return median(a / b for a, b in zip(samples["exact"], samples[ours], strict=True))
+
+
+def _ms(samples: list[float]) -> str:
+    return f"{median(samples) * 1e3:.1f} ms"
+
+
+def sparse(claims: Claims) -> None:
+    """Sparse against dense all_reduce, two hosts at 1 Gbit/s."""
+    for kind in ("topk", "embedding"):
+        found = _in_lab("sparse", "1Gbit/s", (0, 1), "sparse", kind=kind, rounds=9)
+        samples = found["samples"]
+        claims.record(
+            f"sparse_{kind}", _gain(samples, "sparse"), command=f"{COMMAND} PART=sparse", n=9, samples=samples,
+            baseline=f"exact all_reduce of {found['bytes'] / 2**20:.0f} MiB, {_ms(samples['exact'])}; sparse "
+            f"{_ms(samples['sparse'])}, {found['sent'] / 2**20:.2f} MiB sent",
+        )  # fmt: skip
+
+
+def auto(claims: Claims) -> None:
+    """A step of DistributedDataParallel with "auto", two hosts, slow links."""
+    for id_, rate, rounds in (("auto_200", "200Mbit/s", 7), ("auto_1000", "1Gbit/s", 15)):
+        found = _in_lab("auto", rate, (0, 1), "training_step", rounds=rounds)
+        samples = found["samples"]
+        claims.record(
+            id_, _gain(samples, "auto"), command=f"{COMMAND} PART=auto", n=rounds, samples=samples,
+            baseline=f"exact step {_ms(samples['exact'])}, auto {_ms(samples['auto'])}, {found['parameters']} "
+            f"parameters; {found['why'][0]}",
+        )  # fmt: skip
+
+
+def shm(claims: Claims) -> None:
+    """A step with "auto" over shared memory: it chooses exact."""
+    rounds = 41
+    found = _in_lab("shm", "1Gbit/s", (0, 0), "training_step", rounds=rounds)
+    samples = found["samples"]
+    exact = all(why.startswith("exact") for why in found["why"])
+    claims.record(
+        "auto_shm", 1 / _gain(samples, "auto") if exact else float("nan"), command=f"{COMMAND} PART=shm", n=rounds,
+        samples=samples, baseline=f"exact step {_ms(samples['exact'])}, auto {_ms(samples['auto'])}; {found['why'][0]}",
+    )  # fmt: skip
+
+
+MEASURES: dict[str, Callable[[Claims], None]] = {"codecs": codecs, "sparse": sparse, "auto": auto, "shm": shm}
 
 
 def main() -> int:
