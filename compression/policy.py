@@ -236,19 +236,24 @@ class Guard:
     Args:
         most_ratio: largest |error| / |gradient| that is taken.
         hold_steps: of exact steps after it was exceeded.
+        memory: of 0 to 1, how slowly the usual gradient follows: a small batch of easy samples is no reason to stop, so
+            errors are compared with the larger of the gradient and what it usually is.
     """
 
-    def __init__(self, most_ratio: float = 10.0, hold_steps: int = 5) -> None:
-        if not most_ratio > 0 or hold_steps < 1:
-            raise ConfigError(f"guard: a ratio of {most_ratio} and {hold_steps} steps make no sense")
-        self._most_ratio, self._hold_steps = most_ratio, hold_steps
+    def __init__(self, most_ratio: float = 10.0, hold_steps: int = 5, memory: float = 0.95) -> None:
+        if not most_ratio > 0 or hold_steps < 1 or not 0 <= memory < 1:
+            raise ConfigError(f"guard: a ratio of {most_ratio}, {hold_steps} steps and {memory} make no sense")
+        self._most_ratio, self._hold_steps, self._memory = most_ratio, hold_steps, memory
         self._held = 0
+        self._usual = 0.0
 
     def look(self, gradient_squared: float, error_squared: float) -> str:
         """Sums of squares over all ranks, NaN or infinite where an element is; why this step must be exact, or ""."""
         if not math.isfinite(gradient_squared):
             return "the gradient is not finite"
-        ratio_squared = error_squared / gradient_squared if gradient_squared > 0 else 0.0
+        self._usual = gradient_squared + self._memory * ((self._usual or gradient_squared) - gradient_squared)
+        scale = max(gradient_squared, self._usual)
+        ratio_squared = error_squared / scale if scale > 0 else 0.0
         if not ratio_squared <= self._most_ratio**2:
             self._held = self._hold_steps
             ratio = math.sqrt(ratio_squared) if ratio_squared >= 0 else math.nan

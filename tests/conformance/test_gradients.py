@@ -98,7 +98,7 @@ def test_the_guard_falls_back_to_exact_and_sends_the_errors(two: Ranks) -> None:
     def task(comm: Communicator) -> tuple[list[Codec | None], list[Array]]:
         gradients = [gradient(comm, step) for step in range(4)]
         gradients[1] *= np.float32(1e-3)  # small against the errors that are kept
-        reducer = GradientReducer(comm, "sign", guard=Guard(5.0, hold_steps=2))
+        reducer = GradientReducer(comm, "sign", guard=Guard(5.0, hold_steps=2, memory=0.0))
         out = run(comm, reducer, gradients)
         return out[0], [*out[1], reducer.feedback.total("send", 1, 4096), reducer.feedback.total("owner", 1, 4096)]
 

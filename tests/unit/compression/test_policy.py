@@ -125,7 +125,7 @@ def test_precision_follows_the_gradient() -> None:
 
 
 def test_the_guard_sees_what_is_not_finite_and_lets_go() -> None:
-    guard = Guard(2.0, hold_steps=3)
+    guard = Guard(2.0, hold_steps=3, memory=0.0)
     assert guard.look(1.0, 3.9) == ""
     for bad in (math.nan, math.inf):
         assert "not finite" in guard.look(bad, 0.0)
@@ -136,11 +136,21 @@ def test_the_guard_sees_what_is_not_finite_and_lets_go() -> None:
     assert guard.look(1.0, math.nan)
 
 
+def test_the_guard_compares_with_what_a_gradient_usually_is() -> None:
+    steady, nervous = Guard(2.0, memory=0.9), Guard(2.0, memory=0.0)
+    for guard in (steady, nervous):
+        assert guard.look(1.0, 1.0) == ""
+    assert steady.look(0.01, 1.0) == "" and nervous.look(0.01, 1.0)
+    reasons = [steady.look(0.01, 1.0) for _ in range(30)]
+    assert not reasons[0] and reasons[-1]
+
+
 @pytest.mark.parametrize(
     "make",
     [
         lambda: Link(0.0), lambda: Link(math.nan), lambda: Ramp(-1), lambda: Ramp(0, 1), lambda: Guard(0.0),
-        lambda: Guard(1.0, 0), lambda: Switching(INT8, INT4, 0), lambda: Switching(INT8, INT4, 5, 0.0),
+        lambda: Guard(1.0, 0), lambda: Guard(memory=1.0),
+        lambda: Switching(INT8, INT4, 0), lambda: Switching(INT8, INT4, 5, 0.0),
         lambda: choose_per_layer(LAYERS, [INT8], math.nan),
     ],
 )  # fmt: skip
