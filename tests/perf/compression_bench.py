@@ -1,11 +1,14 @@
 """`make bench-compression`: what compression must show, as claims in out/bench/compression.json; 1 if one is missed.
 
-``python tests/perf/compression_bench.py [--part codecs]``. Everything is a ratio of times of one run, in turns.
+``python tests/perf/compression_bench.py [--part codecs,sparse,auto,shm,digits,bytes]``. Times are taken in turns, in
+one run. Trainings (digits, bytes) take an hour on two cores; records of those that are done are kept.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import os
 import sys
 import tempfile
@@ -28,7 +31,10 @@ from hccl_py.buffers import describe  # noqa: E402
 from hccl_py.codecs import top_indices, whole  # noqa: E402
 from hccl_py.compression.blocks import BlockCodec  # noqa: E402
 from hccl_py.compression.codecs import builtin_codecs, parse_codec  # noqa: E402
+from hccl_py.core.env import child_environ  # noqa: E402
 from hccl_py.core.errors import ConfigError  # noqa: E402
+from hccl_py.launch import mpirun  # noqa: E402
+from hccl_py.launch import run as launch_run  # noqa: E402
 
 COMMAND = "make bench-compression"
 COUNT = 1 << 24  # float32, 64 MiB: far beyond the caches
@@ -134,7 +140,111 @@ def shm(claims: Claims) -> None:
     )  # fmt: skip
 
 
-MEASURES: dict[str, Callable[[Claims], None]] = {"codecs": codecs, "sparse": sparse, "auto": auto, "shm": shm}
+Runs = dict[str, dict[int, dict[str, Any]]]  # by variant and seed: result and received_bytes
+DIGITS, MOST_DIGITS = "int8", "sign@30"
+BYTES, MOST_BYTES, SWITCHED = "int8", "sign@15", "switch:int8,int4"
+OTHERS = ("fp8_e4m3", "int4", "sign", "topk:0.01", "topk:0.01@30", "randomk:0.1", "blocksparse:0.1", "powersgd:2")
+
+
+def _train(task: str, wanted: dict[str, list[str]]) -> Runs:
+    """Trainings by variant and lists of seeds ("0,1"); those whose record is in out/bench/compression/train are kept.
+
+    A training that fails or takes longer than 20 minutes is left out.
+    """
+    folder = OUT / "compression" / "train"
+    folder.mkdir(parents=True, exist_ok=True)
+    found: Runs = {}
+    for variant, lists in wanted.items():
+        for seeds in lists:
+            file = folder / f"{task}_{variant.translate(str.maketrans(':,@', '___'))}_{seeds}.json"
+            if not file.exists():
+                command = mpirun(
+                    2, [sys.executable, str(HERE / "compression_train.py"), task, variant, seeds, str(file)]
+                )
+                launch_run(command, 1200.0, child_environ(HCCL_PY_TRANSPORTS="tcp", OMP_NUM_THREADS="1"))
+            if file.exists():
+                record = json.loads(file.read_text(encoding="utf-8"))
+                for seed, result in record["results"].items():
+                    run = {"result": result, "bytes": record["received_bytes"][seed]}
+                    found.setdefault(variant, {})[int(seed)] = run
+    return found
+
+
+def _saved(runs: Runs, variant: str) -> float:
+    """Share of the exact run's bytes that a variant saves, over the seeds that both have."""
+    both = sorted(set(runs["exact"]) & set(runs.get(variant, {})))
+    if not both:
+        return math.nan
+    return 1 - sum(runs[variant][s]["bytes"] for s in both) / sum(runs["exact"][s]["bytes"] for s in both)
+
+
+def digits(claims: Claims) -> None:
+    """Accuracy of 5-fold cross-validation over all samples, in pairs of seeds."""
+    ten, two = ["0,1", "2,3", "4,5", "6,7", "8,9"], ["0,1"]
+    runs = _train("digits", {"exact": ten, DIGITS: ten, MOST_DIGITS: ten, **dict.fromkeys(OTHERS, two)})
+    switch = _train("digits", {"switch:int8,sign": two})
+    differences = {}
+    for variant, of in {**runs, **switch}.items():
+        pairs = [100 * (run["result"] - runs["exact"][seed]["result"]) for seed, run in sorted(of.items())]
+        differences[variant] = pairs
+        saved = _saved({**runs, **switch}, variant)
+        print(f"digits {variant:18} {len(pairs):2} seeds: {np.mean(pairs):+.2f} points, {saved:.1%} of the bytes saved")
+    baseline = f"exact: {100 * np.mean([run['result'] for run in runs['exact'].values()]):.2f}% right"
+    for id_, variant in (("volume_digits", DIGITS), ("most_digits", MOST_DIGITS)):
+        pairs = differences.get(variant, [])
+        if len(pairs) < 2:
+            continue
+        half = 2.262 * float(np.std(pairs, ddof=1)) / math.sqrt(len(pairs))  # Student's t, 9 degrees of freedom
+        mean = float(np.mean(pairs))
+        farther = max(abs(mean - half), abs(mean + half))
+        quality = farther if id_ == "volume_digits" else -mean
+        samples = {"points": pairs, "bytes": [runs[variant][seed]["bytes"] for seed in sorted(runs[variant])]}
+        said = f"{baseline}; {variant}: {mean:+.3f} points"
+        for name, value in ((id_, _saved(runs, variant)), (f"{id_}_quality", quality)):
+            command = f"{COMMAND} PART=digits"
+            claims.record(name, value, command=command, n=len(pairs), samples=samples, baseline=said)
+
+
+def byte_model(claims: Claims) -> None:
+    """Held-out loss of the byte-level language model."""
+    wanted = {"exact": ["0", "1"], BYTES: ["0", "1"], MOST_BYTES: ["0"], SWITCHED: ["0"]}
+    runs = _train("bytes", wanted)
+    exact = {seed: run["result"]["loss"] for seed, run in runs["exact"].items()}
+    deviation = float(np.std(list(exact.values()), ddof=1)) if len(exact) > 1 else math.nan
+    losses: dict[str, list[float]] = {}
+    for variant, of in runs.items():
+        losses[variant] = [run["result"]["loss"] - exact[seed] for seed, run in sorted(of.items()) if seed in exact]
+        more, share = np.mean(losses[variant]), _saved(runs, variant)
+        print(f"bytes {variant:18} {len(of)} seeds: {more:+.4f} nats, {share:.1%} saved")
+    said = f"exact loss {', '.join(f'{loss:.4f}' for loss in exact.values())} nats, deviation {deviation:.4f}"
+
+    def record(id_: str, variant: str, value: float) -> None:
+        if variant in losses:
+            samples = {"more_nats": losses[variant], "exact_nats": list(exact.values())}
+            n, command = len(losses[variant]), f"{COMMAND} PART=bytes"
+            claims.record(id_, value, command=command, n=n, samples=samples, baseline=f"{variant}; {said}")
+
+    mean_loss = float(np.mean(list(exact.values())))
+    worst = {variant: max((abs(each) for each in pairs), default=math.nan) for variant, pairs in losses.items()}
+    record("volume_lm", BYTES, _saved(runs, BYTES))
+    record("volume_lm_loss", BYTES, worst.get(BYTES, math.nan) / mean_loss)
+    record("volume_lm_deviation", BYTES, worst.get(BYTES, math.nan) / deviation)
+    record("most_lm", MOST_BYTES, _saved(runs, MOST_BYTES))
+    record("most_lm_loss", MOST_BYTES, max(losses.get(MOST_BYTES, [math.nan])) / mean_loss)
+    if SWITCHED in runs:
+        further = 1 - (1 - _saved(runs, SWITCHED)) / (1 - _saved(runs, BYTES))
+        equal = max(losses[SWITCHED]) / mean_loss <= 0.01
+        record("switching", SWITCHED, further if equal else math.nan)
+
+
+MEASURES: dict[str, Callable[[Claims], None]] = {
+    "codecs": codecs,
+    "sparse": sparse,
+    "auto": auto,
+    "shm": shm,
+    "digits": digits,
+    "bytes": byte_model,
+}
 
 
 def main() -> int:

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from hccl_py.core.errors import ConfigError
 from hccl_py.torch import compression_hook
 
-RANK, SIZE = start()
+RANK, SIZE = start(timeout_s=250.0)
 GLOO = dist.new_group(backend="gloo")
 STEPS = 12
 
