@@ -73,7 +73,9 @@ void Progress::loop(State& state) {
       state.waiter.reset();
       continue;
     }
-    if (!active.empty() && state.waiter.pause()) continue;
+    // What comes by a wire wakes us. To yield before that would cost a time slice where others compute.
+    const bool wires = std::any_of(active.begin(), active.end(), [](const std::shared_ptr<Group>& group) { return group->has_wires(); });
+    if (!active.empty() && !wires && state.waiter.pause()) continue;
     sleep(state, active);
     state.waiter.reset();
   }

@@ -8,7 +8,7 @@ backward before that goes on with the same reduction. Backward passes that no fo
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -80,7 +80,7 @@ class Reducer:
         self._awaited = [1] * count
         self._known = not static  # a static graph is known from its first step on
         self._armed_s = 0.0
-        self._ready_s = [0.0] * count
+        self.ready_s = [0.0] * count
         # Of the last reduction, in seconds since the end of the forward pass: start and end of each bucket's
         # all_reduce, and the end of backward; then, how long it waited there.
         self.started_s: list[float] = []
@@ -88,6 +88,7 @@ class Reducer:
         self.exposed_s = 0.0
         self.backward_s = 0.0
         self.reductions = 0
+        self.after: Callable[[], Callable[[], None] | None] | None = None  # a weak method to call after each
 
     # Between steps.
 
@@ -142,13 +143,18 @@ class Reducer:
             raise ConfigError("a communication hook can be registered between steps only")
         self._hook = (hook, state)
 
+    @property
+    def has_hook(self) -> bool:
+        """True if a communication hook takes the place of all_reduces."""
+        return self._hook is not None
+
     def set_divisor(self, divisor: float) -> None:
         """Divide the sums of the step that is armed by this instead of the number of ranks."""
         self._divisor = divisor
 
     def timeline(self) -> Timeline:
         """When this rank's last backward had each gradient, from the end of the forward pass on."""
-        return Timeline(tuple(self._ready_s), self.parameters.numel, self.parameters.dtype, self.backward_s)
+        return Timeline(tuple(self.ready_s), self.parameters.numel, self.parameters.dtype, self.backward_s)
 
     # A step.
 
@@ -195,7 +201,7 @@ class Reducer:
             return
         if not self._known:
             self._firings[index] += 1
-            self._ready_s[index] = _now_s() - self._armed_s
+            self.ready_s[index] = _now_s() - self._armed_s
             if not self._queued:
                 self._queue(self._end_with_all)
             return
@@ -210,13 +216,13 @@ class Reducer:
                 f"parameter {self.parameters.names[index]!r} got a second gradient in one step: it is used outside of "
                 "the forward pass, or by several re-entrant checkpoints; static_graph=True allows the latter"
             )
-        self._ready_s[index] = _now_s() - self._armed_s
+        self.ready_s[index] = _now_s() - self._armed_s
         self._take(index, True)
 
     def _begin(self) -> None:
         self._begun = True
         for index in self._unused:
-            self._ready_s[index] = 0.0
+            self.ready_s[index] = 0.0
             self._take(index, False)
 
     def _take(self, index: int, has_gradient: bool) -> None:
@@ -350,6 +356,9 @@ class Reducer:
         self._armed = self._begun = False
         self.reductions += 1
         self.exposed_s = _now_s() - begin_s
+        then = self.after() if self.after is not None else None
+        if then is not None:
+            then()
 
 
 def _same(grad: Tensor, view: Tensor) -> bool:

@@ -17,6 +17,7 @@ from torch.distributed.utils import _sync_module_states, _verify_param_shape_acr
 from hccl_py.core.errors import ConfigError
 from hccl_py.scheduler.buckets import BucketPlan
 from hccl_py.scheduler.timeline import Timeline
+from hccl_py.torch.ddp.adaptation import Adaptation
 from hccl_py.torch.ddp.graph import tensors_in
 from hccl_py.torch.ddp.hooks import CommHook
 from hccl_py.torch.ddp.join import DdpJoinHook
@@ -26,7 +27,7 @@ from hccl_py.torch.dynamo import skip_frames, skip_only
 from hccl_py.torch.process_group import HcclProcessGroup
 
 _MIB = 1 << 20
-_DEFAULT_BUCKET_BYTES = 4 * _MIB
+_BUCKETS, _LEAST_BUCKET_BYTES, _MOST_BUCKET_BYTES = 32, _MIB, 25 * _MIB  # unless the user says how large they are
 _BROADCAST_BYTES = 250 * _MIB  # at most so much of parameters or buffers in one broadcast
 
 
@@ -37,8 +38,8 @@ class DistributedDataParallel(nn.Module, Joinable):
 
     * ``.grad`` of a parameter is a view of a bucket, in memory that the ranks of a host share, whatever
       ``gradient_as_bucket_view`` says; sparse gradients become dense.
-    * Buckets can change between steps (:meth:`adopt`). ``bucket_cap_mb=None`` leaves their size to hccl_py; after the
-      first step they follow the order in which gradients became ready.
+    * Buckets can change between steps (:meth:`adopt`). After the first step they follow the order in which gradients
+      became ready.
     * A parameter that is larger than a bucket is cut.
 
     Modules in host memory only.
@@ -50,7 +51,8 @@ class DistributedDataParallel(nn.Module, Joinable):
             newer word for it).
         init_sync: parameters and buffers are those of rank 0 in the beginning, and their shapes are compared.
         process_group: of the backend ``"hccl_py"``; None: the default one.
-        bucket_cap_mb: size of buckets in MiB.
+        bucket_cap_mb: size of buckets in MiB; None: a 32nd of all gradients, 1 to 25 MiB, until the scheduler changes
+            them (``HCCL_PY_SCHEDULER=0``: never).
         find_unused_parameters: parameters may get no gradient in some steps; costs a walk over the graph each time.
         check_reduction: without effect, as in torch.
         gradient_as_bucket_view: gradients that lie in the bucket already are divided in torch's way; nothing else.
@@ -127,7 +129,11 @@ class DistributedDataParallel(nn.Module, Joinable):
         self._divisor_work: Any = None
         if bucket_cap_mb is not None and bucket_cap_mb <= 0:
             raise ConfigError(f"DistributedDataParallel: bucket_cap_mb is {bucket_cap_mb}, not above 0")
-        self._bucket_bytes = _DEFAULT_BUCKET_BYTES if bucket_cap_mb is None else max(16, int(bucket_cap_mb * _MIB))
+        if bucket_cap_mb is None:
+            total_bytes = sum(n * dtype.itemsize for n, dtype in zip(parameters.numel, parameters.dtype, strict=True))
+            self._bucket_bytes = min(max(total_bytes // _BUCKETS, _LEAST_BUCKET_BYTES), _MOST_BUCKET_BYTES)
+        else:
+            self._bucket_bytes = max(16, int(bucket_cap_mb * _MIB))
         if init_sync:
             _verify_param_shape_across_processes(self.process_group, list(parameters.tensors))
             self.sync_module_states(0, forward_sync_buffers is not None or self.forward_sync_buffers)
@@ -140,6 +146,11 @@ class DistributedDataParallel(nn.Module, Joinable):
             static=static_graph,
             divide_views=gradient_as_bucket_view,
         )
+        # Whoever says how large buckets are, or cuts them, has them so; else the scheduler may change them.
+        group = self.process_group
+        self._adapts = bucket_cap_mb is None and group.size() > 1 and group._open().env.scheduler
+        self._adaptation: Adaptation | None = None
+        self.reducer.after = weakref.WeakMethod(self._reduced)
         handles = [_on_gradient(p, self.reducer, i) for i, p in enumerate(parameters.tensors)]
         self._unhook = weakref.finalize(self, _remove_all, handles)
 
@@ -216,13 +227,16 @@ class DistributedDataParallel(nn.Module, Joinable):
     def adopt(self, plan: BucketPlan) -> None:
         """Use another partition from the next step on. All ranks must do so between the same two steps.
 
-        Gradients, and so the optimiser's view of them, stay what they are; in deterministic mode so does every bit of
-        the training.
+        Gradients, and so the optimizer's view of them, stay what they are; in deterministic mode so does every bit of
+        the training. The scheduler leaves the buckets alone from then on.
 
         Raises:
             ConfigError: a reduction is under way, or the plan is not one for these parameters.
         """
-        self._arranged = True
+        self._arranged, self._adapts = True, False
+        if self._adaptation is not None:
+            self._adaptation.close()
+            self._adaptation = None
         self.reducer.adopt(plan)
 
     def timeline(self) -> Timeline:
@@ -236,6 +250,8 @@ class DistributedDataParallel(nn.Module, Joinable):
         self._divisor_work = None if self._join_config.enable and self._divide_by_initial_size else counted
         if torch.is_grad_enabled():
             self.arrange()
+            if self._adaptation is not None:
+                self._adaptation.adopt()
         if self.syncs_buffers():
             self.sync_buffers(self.common_rank(True) if self._join_config.enable else 0)
         if self._join_config.enable:
@@ -249,6 +265,16 @@ class DistributedDataParallel(nn.Module, Joinable):
                 self.reducer.set_divisor(float(self._divisor_work.get_future().wait()[0].item()))
         else:
             self.require_forward_param_sync = False
+
+    def _reduced(self) -> None:
+        """All ranks have the averages of a step."""
+        if not self._adapts or not self._arranged or self._join_config.enable or self.reducer.has_hook:
+            return
+        if self._adaptation is None:
+            self._adaptation = Adaptation(
+                self.reducer, self.process_group, free_buckets=not self.find_unused_parameters or self.static_graph
+            )
+        self._adaptation.reduced()
 
     def arrange(self) -> None:
         """After the first step: buckets in the order in which the slowest ranks had the gradients. A collective."""

@@ -141,6 +141,7 @@ class Group : public std::enable_shared_from_this<Group> {
   bool prepare_sleep(Sleeping how);
   void end_sleep();
   int sleep_fd() const { return poller_.fd(); }
+  bool has_wires() const { return remote_; }
 
  private:
   enum class Phase : std::uint8_t { idle, following, arriving, checking, ready, running };

@@ -338,6 +338,27 @@ def gradients_stay() -> None:
         assert all(any(0 <= p.grad.data_ptr() - at < 4096 for at in lies) for p in ddp.parameters())
 
 
+def scheduled() -> None:
+    """The scheduler measures and decides while it trains; the bits are those of training without it."""
+
+    def run(wrapper: Any) -> list[Tensor]:
+        torch.manual_seed(0)
+        ddp = wrapper(Tied(), process_group=CANONICAL)
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+        for step in range(12):
+            torch.manual_seed(step * 17 + RANK)
+            optimizer.zero_grad()
+            ddp(torch.randint(0, 10, (4, 9)), step).square().mean().backward()
+            optimizer.step()
+        if wrapper is Ours:
+            assert ddp._adaptation is not None
+            ddp.adopt(some_plan(ddp, 3))
+            assert ddp._adaptation is None
+        return [p.detach().clone() for p in ddp.parameters()]
+
+    assert all(map(torch.equal, run(Ours), run(Stock)))
+
+
 def wrong_use() -> None:
     model = nn.Linear(2, 2)
     refuses(ConfigError, "backend hccl_py", lambda: Ours(model, process_group=GLOO))
@@ -397,7 +418,7 @@ def compiled() -> None:
 
 
 if SIZE == 2:
-    extras = [the_comparison_can_fail, uneven_inputs, gradients_stay, collected, compiled, wrong_use]
+    extras = [the_comparison_can_fail, uneven_inputs, gradients_stay, collected, compiled, scheduled, wrong_use]
 else:  # 1/n is rounded, and the order of a sum matters
     rounded = (
         "kept_gradients",

@@ -1,0 +1,133 @@
+"""One rank of scheduler_training.py: steps of a byte-level language model by several wrappers, in turns.
+
+A wrapper is named KIND:MIB: ``gloo:5`` is torch's DistributedDataParallel over gloo with bucket_cap_mb=5, ``stock:5``
+the same over hccl_py, ``ours:4`` hccl_py's own (0: it chooses). Each round does a step by each of them and one
+of the first without synchronisation, each after a barrier, the order changing from round to round; the time of a step
+is the slowest rank's. A round with the smallest batch comes first and does not count. Rank 0 prints JSON.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+import hccl_py.torch
+from hccl_py.demo.tasks import ByteModel
+
+SHAPES = {"4M": (256, 5), "12M": (400, 6), "30M": (640, 6)}  # width, layers
+LENGTH = 32
+
+
+class Steps:
+    """The wrappers, and how a step of each is timed."""
+
+    def __init__(self, names: list[str], shape: str) -> None:
+        self._groups: dict[str, Any] = {"gloo": dist.group.WORLD, "hccl_py": dist.new_group(backend="hccl_py")}
+        self._built = {name: self._build(name, shape) for name in names}
+        self._alone = self._built[names[0]]
+
+    def _build(self, name: str, shape: str) -> Any:
+        kind, _, mib = name.partition(":")
+        torch.manual_seed(0)
+        model = ByteModel(*SHAPES[shape], length=LENGTH)
+        wrapper: Any = hccl_py.torch.DistributedDataParallel if kind == "ours" else DistributedDataParallel
+        group = self._groups["gloo" if kind == "gloo" else "hccl_py"]
+        wrapped = wrapper(model, process_group=group, bucket_cap_mb=float(mib) or None)
+        return wrapped, torch.optim.AdamW(wrapped.parameters(), lr=1e-4)
+
+    def time(self, name: str, batch: torch.Tensor) -> dict[str, Any]:
+        """One step: seconds of the slowest rank, the CPUs' idle share, CPU seconds of all ranks together."""
+        wrapped, optimizer = self._built.get(name, self._alone)
+        dist.barrier()
+        cpus, used, start_s = _cpus(), os.times(), time.perf_counter()
+        optimizer.zero_grad()
+        if name == "none":
+            with wrapped.no_sync():
+                functional.cross_entropy(wrapped(batch).flatten(0, 1), batch.flatten()).backward()
+        else:
+            functional.cross_entropy(wrapped(batch).flatten(0, 1), batch.flatten()).backward()
+        optimizer.step()
+        took_s, now = time.perf_counter() - start_s, os.times()
+        found = {"took_s": _over_ranks(took_s, dist.ReduceOp.MAX)}
+        found["cpu_s"] = _over_ranks(now.user - used.user + now.system - used.system, dist.ReduceOp.SUM)
+        idle, total = (after - before for before, after in zip(cpus, _cpus(), strict=True))
+        found["idle"] = idle / max(total, 1)
+        if name.startswith("ours"):
+            reducer = wrapped.reducer
+            found["buckets"] = [reducer.started_s, reducer.ended_s]
+            found["backward_s"], found["exposed_s"] = reducer.backward_s, reducer.exposed_s
+        return found
+
+    def memory(self) -> dict[str, list[int]]:
+        """Of our wrappers: bytes of gradients, and bytes of memory files that hold them (as the kernel has them)."""
+        found = {}
+        for name, (wrapped, _) in self._built.items():
+            if name.startswith("ours"):
+                live = sum(p.numel() * p.element_size() for p in wrapped.parameters())
+                found[name] = [live, _shared_bytes()]
+        return found
+
+    def rounds(self, count: int, batch_size: int) -> dict[str, list[dict[str, Any]]]:
+        """What each step of each round was, by wrapper."""
+        names = ["none", *self._built]
+        found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+        for turn in range(-1, count):
+            batch = torch.randint(0, 256, (batch_size if turn >= 0 else 1, LENGTH))
+            for name in names if turn % 2 else reversed(names):
+                step = self.time(name, batch)
+                if turn >= 0:
+                    found[name].append(step)
+        return found
+
+
+def _over_ranks(value: float, op: Any) -> float:
+    tensor = torch.tensor([value], dtype=torch.float64)
+    dist.all_reduce(tensor, op)
+    return float(tensor)
+
+
+def _cpus() -> tuple[int, int]:
+    """Ticks in which this machine's CPUs had nothing to do, and all ticks."""
+    with open("/proc/stat", encoding="ascii") as file:
+        ticks = [int(word) for word in file.readline().split()[1:9]]
+    return ticks[3] + ticks[4], sum(ticks)
+
+
+def _shared_bytes() -> int:
+    """Bytes of all memory files that this process has mapped, each counted once."""
+    sizes: dict[str, int] = {}
+    for line in Path("/proc/self/maps").read_text(encoding="ascii").splitlines():
+        words = line.split(maxsplit=5)
+        if len(words) == 6 and words[5].startswith("/memfd:"):
+            begin, end = (int(at, 16) for at in words[0].split("-"))
+            sizes[words[4]] = max(sizes.get(words[4], 0), int(words[2], 16) + end - begin)
+    return sum(sizes.values())
+
+
+def main() -> None:
+    """Measure, print, leave."""
+    task = json.loads(sys.argv[1])
+    faulthandler.dump_traceback_later(task["limit_s"], exit=True)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=task["limit_s"]))
+    steps = Steps(task["wrappers"], task["shape"])
+    found = {"batch": task["batch"], "steps": steps.rounds(task["rounds"], task["batch"]), "memory": steps.memory()}
+    if dist.get_rank() == 0:
+        os.write(1, (json.dumps(found) + "\n").encode())
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
