@@ -84,7 +84,7 @@ bench-gpu:
 	@$(PYTHON) tests/perf/gpu/bench.py --part="$(PART)" $(if $(TABLES),--tables)
 
 bench-cpu: install
-	@.venv/bin/python tests/perf/cpu_bench.py --part="$(PART)" $(if $(TABLES),--tables)
+	@.venv/bin/python tests/perf/cpu_bench.py --part="$(PART)" $(if $(RESUME),--resume) $(if $(TABLES),--tables)
 
 bench-topology: install
 	@.venv/bin/python tests/perf/bench_topology.py --part="$(PART)" $(if $(TABLES),--table)

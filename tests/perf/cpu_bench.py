@@ -5,6 +5,7 @@ Run on an idle machine after ``make install``::
     make bench-cpu                  # all of it; a quarter of an hour
     make bench-cpu PART=two,torch   # some; the rest of out/bench/cpu.json is kept
     make bench-cpu TABLES=1         # all of it, and the tables and pictures of docs/BENCHMARKS.md from it
+    make bench-cpu RESUME=1         # go on where a run was cut off: what it has measured is not measured again
 
 The libraries take turns in both orders in one job, MPICH in an environment of its own; a ratio is the median over pairs
 of samples, its upper 95% limit by bootstrap.
@@ -46,6 +47,8 @@ OTHERS = (
     "barrier",
 )
 LARGE = 64 << 10
+WIDE = tuple(4 << power for power in range(0, 25, 2))  # 4 B to 64 MiB
+RECORDS = OUT / "cpu" / "records"
 Samples = dict[tuple[str, int, str], dict[str, list[float]]]  # (collective, bytes, form) -> library -> seconds
 
 
@@ -92,11 +95,21 @@ def worst_steepness(samples: Samples, library: str) -> float:
     return max((steep for curve in curves.values() for steep in steepness(curve).values()), default=float("nan"))
 
 
-class Bench:
-    """The parts. Each measures, and records its claims; records of the benchmark are kept for the tables."""
+def merged(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return one record with the rows of all, which were measured alike; its date is that of the last."""
+    rows = [row for record in records for row in record["rows"]]
+    derived = ("ratios", "cliffs", "command")
+    return {key: value for key, value in records[-1].items() if key not in derived} | {"rows": rows}
 
-    def __init__(self, claims: Claims, samples: int) -> None:
-        self._claims, self._samples, self._part = claims, samples, ""
+
+class Bench:
+    """The parts. Each measures, and records its claims; records of the benchmark are kept for the tables.
+
+    Long parts are measured piece by piece, each a job of its own. With ``resume`` pieces that are there are taken.
+    """
+
+    def __init__(self, claims: Claims, samples: int, resume: bool = False) -> None:
+        self._claims, self._samples, self._part, self._resume = claims, samples, "", resume
 
     def run(self, part: str) -> None:
         """Measure one part."""
@@ -108,7 +121,8 @@ class Bench:
 
     def two(self) -> None:
         """Two ranks, private and registered buffers, and the limit."""
-        record = self._worker(2, "two")
+        pieces = {f"{size}": self._worker_command("two", "--sizes", str(size)) for size in WIDE}
+        record = self._pieces(2, "two2", pieces)
         samples = samples_of(record)
         private = against_best(samples, "hccl_py")
         registered = against_best(samples, "registered")
@@ -178,20 +192,22 @@ class Bench:
         """Every power of two, ours alone."""
         steep, all_samples = {}, {}
         for ranks in (4, 8):
-            record = self._bench(ranks, ["all_reduce", "-b", "4", "-e", "64M", "-f", "2", "-n", "24"], f"cliffs{ranks}")
-            samples = samples_of(record)
+            pieces = {
+                str(size): self._bench_command("all_reduce", size, size << 4, 2)
+                for size in (4, 128, 4096, 1 << 17, 1 << 22)
+            }
+            samples = samples_of(self._pieces(ranks, f"cliffs{ranks}", pieces))
             all_samples |= {f"{ranks} ranks {key}": value for key, value in _plain(samples).items()}
             steep[ranks] = worst_steepness(samples, "hccl_py")
-            for cliff in record["cliffs"]:
-                print(f"cliff above {CLIFF}: {ranks} ranks, {cliff}")
+            print(f"{ranks} ranks: steepest size {steep[ranks]:.2f}x its neighbours' line (a cliff: {CLIFF})")
         self._record("cliffs", max(steep.values()), all_samples, "-")
 
     def others(self) -> None:
         """All other collectives, two and four ranks."""
         ratios, samples, versions = {}, {}, ""
         for ranks in (2, 4):
-            names = ",".join(OTHERS)
-            record = self._bench(ranks, [names, "-b", "8", "-e", "16M", "-f", "8"], f"others{ranks}", BASELINES)
+            pieces = {name: self._bench_command(name, 8, 16 << 20, 8, BASELINES) for name in OTHERS}
+            record = self._pieces(ranks, f"others{ranks}", pieces)
             found = samples_of(record)
             ratios |= {(ranks, *key): ratio for key, ratio in against_best(found, "hccl_py").items()}
             samples |= {f"{ranks} ranks {key}": value for key, value in _plain(found).items()}
@@ -241,8 +257,9 @@ class Bench:
             )  # fmt: skip
 
     def _crowded(self, ranks: int, prefix: str) -> None:
-        sizes = ["all_reduce", "-b", "4", "-e", "64M", "-f", "8"]
-        record = self._bench(ranks, sizes, prefix, BASELINES)
+        sizes = (4 << power for power in range(0, 25, 3))  # 4 B to 64 MiB
+        pieces = {str(size): self._bench_command("all_reduce", size, size, 8, BASELINES) for size in sizes}
+        record = self._pieces(ranks, prefix, pieces)
         samples = samples_of(record)
         ratios = against_best(samples, "hccl_py")
         baseline = f"best of {_versions(record)} at each size"
@@ -259,21 +276,45 @@ class Bench:
         return f"make bench-cpu PART={self._part}"
 
     def _worker(self, ranks: int, part: str) -> dict[str, Any]:
-        out = OUT / "cpu" / "records" / f"{part}{ranks}.json"
-        command = [sys.executable, str(HERE / "cpu_worker.py"), part, str(out), "--samples", str(self._samples)]
-        return self._ranks(ranks, command, out)
+        return self._ranks(ranks, self._worker_command(part), RECORDS / f"{part}{ranks}.json")
 
-    def _bench(self, ranks: int, arguments: list[str], name: str, baselines: Sequence[str] = ()) -> dict[str, Any]:
-        out = OUT / "cpu" / "records" / f"{name}.json"
-        command = [str(Path(sys.executable).parent / "hccl-py"), "bench", *arguments, "--json", str(out)]
-        command += ["--compare", ",".join(baselines)] if baselines else []
-        command += [] if "-n" in arguments else ["-n", str(self._samples)]
-        return self._ranks(ranks, command, out)
+    def _worker_command(self, part: str, *arguments: str) -> list[str]:
+        return [
+            sys.executable,
+            str(HERE / "cpu_worker.py"),
+            part,
+            "--samples",
+            str(self._samples),
+            *arguments,
+            "--json",
+        ]
+
+    def _bench_command(self, case: str, begin: int, end: int, factor: int, baselines: Sequence[str] = ()) -> list[str]:
+        command = [str(Path(sys.executable).parent / "hccl-py"), "bench", case, "-n", str(self._samples)]
+        command += ["-b", str(begin), "-e", str(end), "-f", str(factor)]
+        return [*command, *(["--compare", ",".join(baselines)] if baselines else []), "--json"]
+
+    def _pieces(self, ranks: int, name: str, commands: Mapping[str, list[str]]) -> dict[str, Any]:
+        """Return one record of what ``commands`` measure; each gets the name of its file as its last word."""
+        folder = RECORDS / name
+        folder.mkdir(parents=True, exist_ok=True)
+        files = {piece: folder / f"{piece}.json" for piece in commands}
+        if not self._resume:
+            for file in files.values():
+                file.unlink(missing_ok=True)
+        for piece, command in commands.items():
+            if not files[piece].exists():
+                unfinished = files[piece].with_suffix(".part")
+                self._ranks(ranks, command, unfinished)
+                unfinished.rename(files[piece])
+        record = merged([json.loads(file.read_text(encoding="utf-8")) for file in files.values()])
+        (RECORDS / f"{name}.json").write_text(json.dumps(record) + "\n", encoding="utf-8")
+        return record
 
     def _ranks(self, ranks: int, command: list[str], out: Path) -> dict[str, Any]:
         out.unlink(missing_ok=True)
         mpirun = str(Path(sys.executable).parent / "mpirun")
-        self._job([mpirun, "-n", str(ranks), *command])
+        self._job([mpirun, "-n", str(ranks), *command, str(out)])
         record: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
         return record
 
@@ -345,6 +386,7 @@ def main() -> int:
     parser.add_argument("--part", default="", help="some of " + ",".join(PARTS))
     parser.add_argument("--samples", type=int, default=32)
     parser.add_argument("--tables", action="store_true", help="write the tables of docs/BENCHMARKS.md afterwards")
+    parser.add_argument("--resume", action="store_true", help="take what a run that was cut off has measured")
     parser.add_argument("--only-tables", action="store_true", help="measure nothing")
     options = parser.parse_args()
     parts = list(_chosen(options.part))
@@ -352,7 +394,7 @@ def main() -> int:
     if not options.only_tables:
         native_pair.build()
         claims = Claims("cpu", [id_ for part in parts for id_ in PARTS[part].ids])
-        bench = Bench(claims, options.samples)
+        bench = Bench(claims, options.samples, options.resume)
         for part in parts:
             try:
                 bench.run(part)

@@ -32,7 +32,6 @@ from hccl_py.bootstrap import detect
 from hccl_py.core.env import Env
 from hccl_py.core.types import DType, ReduceOp
 
-WIDE = tuple(4 << power for power in range(0, 25, 2))  # 4 B to 64 MiB
 HALF_TYPES = (DType.BFLOAT16, DType.FLOAT16)
 KERNEL_SIZES = (256 << 10, 1 << 20, 4 << 20, 16 << 20)
 WAIT_S = 0.1
@@ -41,8 +40,8 @@ WAIT_S = 0.1
 class Worker:
     """This rank, connected: what the parts have in common."""
 
-    def __init__(self, samples: int, watchdog: Watchdog, control: Control) -> None:
-        self.samples, self.watchdog, self.control = samples, watchdog, control
+    def __init__(self, samples: int, sizes: Sequence[int], watchdog: Watchdog, control: Control) -> None:
+        self.samples, self.sizes, self.watchdog, self.control = samples, sizes, watchdog, control
         self.comm = hccl_py.init()
         self.gate = Gate(control)
         self.pair = Pair().__enter__() if control.rank == 0 and control.size == 2 else None
@@ -55,12 +54,12 @@ class Worker:
     # Parts
 
     def two(self) -> dict[str, Any]:
-        """All-reduce at all sizes: private and registered buffers, the three baselines, and the limit."""
+        """All-reduce at the given sizes: private and registered buffers, the three baselines, and the limit."""
         libraries: list[Library] = [HcclPy(self.comm)]
         libraries += [Registered(self.comm)] if hasattr(self.comm, "empty") else []
         libraries += [connect(name, self.control, 120) for name in ("gloo", "openmpi", "mpich")]
         libraries.append(PairLibrary("limit", self.gate, self.pair))
-        return self._sweep(libraries, WIDE)
+        return self._sweep(libraries, self.sizes)
 
     def latency(self) -> dict[str, Any]:
         """8 B: the native call, through Communicator, prepared, and mpi4py."""
@@ -216,12 +215,13 @@ def main() -> None:
     """Measure one part on this rank."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("part", choices=PARTS)
-    parser.add_argument("out", type=Path)
+    parser.add_argument("--json", dest="out", type=Path, required=True)
+    parser.add_argument("--sizes", type=int, nargs="+", default=(), help="bytes, of part two")
     parser.add_argument("--samples", type=int, default=32)
     options = parser.parse_args()
     control = Control(detect(Env.from_environ()))
     with Watchdog(control.rank, 120) as watchdog:
-        worker = Worker(options.samples, watchdog, control)
+        worker = Worker(options.samples, options.sizes, watchdog, control)
         record = getattr(worker, options.part)()
         if control.rank == 0:
             options.out.parent.mkdir(parents=True, exist_ok=True)

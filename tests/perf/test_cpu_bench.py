@@ -10,8 +10,8 @@ import cpu_bench
 import cpu_tables
 import pages
 import pytest
-from claims import load_wanted
-from cpu_bench import PARTS, against_best, mean_speedup, samples_of, worst, worst_steepness
+from claims import Claims, load_wanted
+from cpu_bench import PARTS, Bench, against_best, mean_speedup, samples_of, worst, worst_steepness
 
 MACHINE = {"cores_usable": 2, "processor": "none", "system": "Linux 1"}
 VERSIONS = {"hccl_py": "1", "openmpi": "Open MPI v5.0.11", "mpich": "MPICH Version: 5.0.2", "gloo": "torch 2.13.0+cpu"}
@@ -71,6 +71,29 @@ def test_steepest_size_of_ours() -> None:
 def test_each_claim_has_exactly_one_part() -> None:
     ids = [id_ for part in PARTS.values() for id_ in part.ids]
     assert sorted(ids) == sorted(load_wanted()["cpu"])
+
+
+def test_a_run_that_was_cut_off_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_bench, "RECORDS", tmp_path)
+    measured: list[str] = []
+
+    def measure(self: Bench, ranks: int, command: list[str], out: Path) -> dict[str, Any]:
+        measured.append(command[0])
+        if command[0] == "cut off":
+            raise OSError("cut off")
+        out.write_text(json.dumps(record({"hccl_py": {int(command[0]): 1.0}})))
+        return {}
+
+    monkeypatch.setattr(Bench, "_ranks", measure)
+    with pytest.raises(OSError, match="cut off"):
+        Bench(Claims("cpu"), 8)._pieces(2, "name", {"a": ["8"], "b": ["cut off"]})
+    rest = {"a": ["8"], "b": ["64"]}
+    whole = Bench(Claims("cpu"), 8, resume=True)._pieces(2, "name", rest)
+    assert measured == ["8", "cut off", "64"]
+    assert [row["size_bytes"] for row in whole["rows"]] == [8, 64]
+    assert json.loads((tmp_path / "name.json").read_text()) == whole
+    Bench(Claims("cpu"), 8)._pieces(2, "name", rest)  # without resume all is measured anew
+    assert measured[3:] == ["8", "64"]
 
 
 def test_unknown_part_is_refused() -> None:
