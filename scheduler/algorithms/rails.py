@@ -39,7 +39,8 @@ from hccl_py.scheduler.template import ClassProgram, Template
 from hccl_py.scheduler.writer import Writer
 
 
-def _parsed(params: Mapping[str, ParamValue], world: int) -> Rails:
+def parse_rails(params: Mapping[str, ParamValue], world: int) -> Rails:
+    """The parameters, checked. Raises PlanError."""
     groups = cast(Groups, params.get("groups", (tuple(range(world)),)))
     sizes = {len(group) for group in groups}
     if len(sizes) != 1 or sorted(rank for group in groups for rank in group) != list(range(world)):
@@ -76,20 +77,20 @@ def write_rails(rails: Rails, rail: int) -> ClassProgram:
 
 def rails_template(world: int, params: Mapping[str, ParamValue], name: str = "rails") -> Template:
     """The verified template of these parameters."""
-    rails = _parsed(params, world)
+    rails = parse_rails(params, world)
     classes = tuple(write_rails(rails, rail) for rail in range(len(rails.shares)))
     return Template(name, tuple(params.items()), Collective.ALL_REDUCE, rails.slots, 2, classes)
 
 
 def _write(w: Writer) -> None:
-    rails = _parsed(cast("Mapping[str, ParamValue]", w.params), w.world)
+    rails = parse_rails(cast("Mapping[str, ParamValue]", w.params), w.world)
     (host,), (rail,) = np.nonzero(rails.ranks == w.rank)
     for step in write_rails(rails, int(rail)).steps:
         w.append(step.of(int(host)))
 
 
 def _shape(_: Collective, world: int, params: Mapping[str, ParamValue]) -> Shape:
-    return Shape(slots=_parsed(params, world).slots, channels=2)
+    return Shape(slots=parse_rails(params, world).slots, channels=2)
 
 
 def _variants(_: Collective, groups: Groups) -> tuple[Mapping[str, ParamValue], ...]:

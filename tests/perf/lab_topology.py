@@ -1,21 +1,24 @@
 """Plans for uneven networks against gloo, on emulated hosts: the lab's lines of `make bench-topology` (root only).
 
-``python tests/perf/lab_topology.py [star|sites|ordered ...]`` prints a table; :func:`record` makes claims of it.
+``python tests/perf/lab_topology.py [star|sites|ordered ...]`` prints a table; :func:`record` makes claims of it. Rounds
+are kept in out/bench/topology/: ``--rounds 10 sites`` measures until there are ten; claims are made of `ROUNDS`.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "lab"))
 
+from claims import OUT
 from transfer import transfer_s
 
 from hccl_py.core.env import child_environ
@@ -39,6 +42,12 @@ class Measured:
     seconds: dict[str, list[float]]
     bound_s: float
     payload_share: float
+
+    def and_more(self, other: Measured) -> Measured:
+        """The rounds of both; the larger payload share counts."""
+        seconds = {backend: [*times, *other.seconds[backend]] for backend, times in self.seconds.items()}
+        share = max(self.payload_share, other.payload_share)
+        return Measured(seconds, self.bound_s * self.payload_share / share, share)
 
     @property
     def against_gloo(self) -> float:
@@ -68,6 +77,20 @@ def measure(which: str, rounds: int = ROUNDS, size_bytes: int = SIZE_BYTES) -> M
     return Measured(seconds, bound_s / share, share)
 
 
+def collected(which: str, rounds: int) -> Measured:
+    """As `measure`, but only the rounds that are missing; what is measured is kept."""
+    file = OUT / "topology" / f"rounds_{which}.json"
+    found = Measured(**json.loads(file.read_text("utf-8"))) if file.exists() else None
+    missing = rounds - (len(found.seconds["gloo"]) if found else 0)
+    if missing > 0:
+        more = measure(which, missing)
+        found = found.and_more(more) if found else more
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(asdict(found)) + "\n", encoding="utf-8")
+    assert found is not None
+    return found
+
+
 def _payload_share(network: LabNetwork, cluster: ClusterConfig) -> float:
     """What TCP leaves of a rate as payload: the best of three transfers over the narrowest way between two ranks."""
     topology, placement = cluster.topology, cluster.placement
@@ -85,13 +108,15 @@ def _transfer_Bps(network: LabNetwork, source: str, sink: str, nbytes: int = 16 
 def record(claims: Any, which: Sequence[str] = ("star", "sites", "ordered")) -> None:
     """Measure and record ``lab_<which>_gloo`` and ``lab_<which>_bound``; the ordered sites are shown only."""
     for name in which:
-        found = measure(name)
+        found = collected(name, ROUNDS)
         print(_line(name, found))
         if name == "ordered":
             continue
         for id_, value in ((f"lab_{name}_gloo", found.against_gloo), (f"lab_{name}_bound", found.of_bound)):
             baseline = "gloo, same run" if id_.endswith("gloo") else f"lower bound, {found.payload_share:.1%} payload"
-            claims.record(id_, value, command=COMMAND, n=ROUNDS, samples=found.seconds, baseline=baseline)
+            claims.record(
+                id_, value, command=COMMAND, n=len(found.seconds["gloo"]), samples=found.seconds, baseline=baseline
+            )
 
 
 def _line(name: str, found: Measured) -> str:
@@ -103,5 +128,9 @@ def _line(name: str, found: Measured) -> str:
 
 
 if __name__ == "__main__":
-    for wanted in sys.argv[1:] or FILES:
-        print(_line(wanted, measure(wanted)), flush=True)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("which", nargs="*", default=list(FILES))
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    asked = parser.parse_args()
+    for wanted in asked.which:
+        print(_line(wanted, collected(wanted, asked.rounds)), flush=True)
