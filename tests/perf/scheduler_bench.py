@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import scheduler_simulation
+import scheduler_training
 from claims import OUT, Claims
 
 from hccl_py.core.errors import HcclError
@@ -47,6 +48,11 @@ def simulation(claims: Claims) -> None:
     )  # fmt: skip
 
 
+def training(claims: Claims) -> None:
+    """Language models in emulated clusters."""
+    scheduler_training.record(claims, f"{COMMAND} PART=training")
+
+
 def _tests(claims: Claims, id_: str, *words: str) -> None:
     """A claim that is a set of tests: how many fail."""
     run = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=line", *words]
@@ -69,6 +75,7 @@ PARTS: dict[str, tuple[Callable[[Claims], object], tuple[str, ...]]] = {
     "events": (events, ("events",)),
     "gradients": (gradients, ("gradients",)),
     "simulation": (simulation, ("simulated",)),
+    "training": (training, ("baseline", "overhead_sites", "overhead_even", "hidden", "memory")),
 }
 
 

@@ -123,15 +123,15 @@ def record(claims: Claims, command: str) -> None:
             found = launch(where, task)
             print(report(where, shape, found), flush=True)
             steps = samples[f"{where} {shape}"] = found["steps"]
-            worst[shape] = 100 * median(waiting(steps, OURS))
-            best[f"{where} {shape}"] = 100 * min(median(waiting(steps, name)) for name in GLOO)
+            worst[shape] = median(waiting(steps, OURS))
+            best[f"{where} {shape}"] = min(median(waiting(steps, name)) for name in GLOO)
             if where == "sites":
-                hides[shape] = 100 * median(hidden(steps, OURS))
+                hides[shape] = median(hidden(steps, OURS))
             live, reserved = found["memory"][OURS]
-            memory[f"{where} {shape}"] = 100 * live / reserved
-    gloo = "gloo at its best: " + ", ".join(f"{what} {share:.1f}%" for what, share in best.items())
+            memory[f"{where} {shape}"] = live / reserved
+    gloo = "gloo at its best: " + ", ".join(f"{what} {share:.1%}" for what, share in best.items())
     for id_, value in (
-        ("baseline", max(abs(share - 35.0) for share in best.values())),
+        ("baseline", max(abs(share - 0.35) for share in best.values())),
         ("overhead_sites", max(waits["sites"].values())),
         ("overhead_even", max(waits["even"].values())),
         ("hidden", min(hides.values())),
