@@ -206,7 +206,7 @@ class Env:
         None, _text, "path of a folder", "Where compiled GPU kernels are kept; unset: ~/.cache/hccl_py."
     )
     scheduler: bool = _setting(
-        True,
+        False,
         _flag,
         "0 or 1",
         "Gradient buckets and plans follow the network while a job trains (DistributedDataParallel).",

@@ -34,7 +34,13 @@ BATCHES = {"sites": 88, "even": 10}
 ROUNDS = {"4M": 4, "12M": 2, "30M": 2}
 LIMITS_S = {"4M": 87.0, "12M": 240.0, "30M": 600.0}
 # The hosts of a lab share this machine's cores: a rank that polls takes them from the others' computation.
-SETTINGS = {"HCCL_PY_SPIN": "0", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+SETTINGS = {
+    "HCCL_PY_SPIN": "0",
+    "HCCL_PY_SCHEDULER": "1",
+    "OMP_NUM_THREADS": "1",
+    "PYTHONWARNINGS": "ignore",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+}
 
 Steps = dict[str, list[dict[str, Any]]]
 

@@ -52,7 +52,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         init_sync: parameters and buffers are those of rank 0 in the beginning, and their shapes are compared.
         process_group: of the backend ``"hccl_py"``; None: the default one.
         bucket_cap_mb: size of buckets in MiB; None: a 32nd of all gradients, 1 to 25 MiB, until the scheduler changes
-            them (``HCCL_PY_SCHEDULER=0``: never).
+            them (``HCCL_PY_SCHEDULER=1``: else never).
         find_unused_parameters: parameters may get no gradient in some steps; costs a walk over the graph each time.
         check_reduction: without effect, as in torch.
         gradient_as_bucket_view: gradients that lie in the bucket already are divided in torch's way; nothing else.

@@ -30,7 +30,7 @@ GOOD = {
     "HCCL_PY_GPU_SMS": ("32", 32),
     "HCCL_PY_GPU_WIRE": ("bf16", "bf16"),
     "HCCL_PY_CACHE": ("/a/cache", "/a/cache"),
-    "HCCL_PY_SCHEDULER": ("0", False),
+    "HCCL_PY_SCHEDULER": ("1", True),
     "HCCL_PY_STATUS": ("/a/folder", "/a/folder"),
     "HCCL_PY_LOG_LEVEL": ("DEBUG", "debug"),
 }

@@ -30,6 +30,9 @@ RANK, SIZE = start()
 GLOO = dist.new_group(backend="gloo")
 os.environ["HCCL_PY_DETERMINISTIC"] = "1"  # read when a group is made
 CANONICAL = dist.new_group()
+os.environ["HCCL_PY_SCHEDULER"] = "1"
+ADAPTIVE = dist.new_group()
+del os.environ["HCCL_PY_SCHEDULER"]
 STEPS = 3
 Step = list[tuple[str, Tensor | None]]
 
@@ -341,9 +344,9 @@ def gradients_stay() -> None:
 def scheduled() -> None:
     """The scheduler measures and decides while it trains; the bits are those of training without it."""
 
-    def run(wrapper: Any) -> list[Tensor]:
+    def run(wrapper: Any, group: Any) -> list[Tensor]:
         torch.manual_seed(0)
-        ddp = wrapper(Tied(), process_group=CANONICAL)
+        ddp = wrapper(Tied(), process_group=group)
         optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
         for step in range(12):
             torch.manual_seed(step * 17 + RANK)
@@ -351,12 +354,14 @@ def scheduled() -> None:
             ddp(torch.randint(0, 10, (4, 9)), step).square().mean().backward()
             optimizer.step()
         if wrapper is Ours:
-            assert ddp._adaptation is not None
+            assert (ddp._adaptation is not None) == (group is ADAPTIVE)
             ddp.adopt(some_plan(ddp, 3))
             assert ddp._adaptation is None
         return [p.detach().clone() for p in ddp.parameters()]
 
-    assert all(map(torch.equal, run(Ours), run(Stock)))
+    wanted = run(Stock, CANONICAL)
+    assert all(map(torch.equal, run(Ours, ADAPTIVE), wanted))
+    assert all(map(torch.equal, run(Ours, CANONICAL), wanted))
 
 
 def wrong_use() -> None:
