@@ -3,6 +3,7 @@
 #include <exception>
 
 #include "bindings.hpp"
+#include "gil.hpp"
 #include "hccl_py/error.hpp"
 
 namespace nb = nanobind;
@@ -10,16 +11,18 @@ namespace nb = nanobind;
 namespace hccl_py {
 namespace {
 
+// By Python's own functions: nanobind's would not survive what or_stay() is for.
 template <class... Attributes>
 void set_error(const char* name, const char* message, Attributes... attributes) {
-  try {
-    const nb::object type = nb::module_::import_("hccl_py.core.errors").attr(name);
-    const nb::object error = type(message);
-    (nb::setattr(error, attributes.first, attributes.second), ...);
-    PyErr_SetObject(type.ptr(), error.ptr());
-  } catch (nb::python_error& e) {
-    e.restore();
-  }
+  or_stay([&] {
+    const auto own = [](PyObject* made) { return nb::steal(made); };
+    const nb::object module = own(PyImport_ImportModule("hccl_py.core.errors"));
+    const nb::object type = own(module.is_valid() ? PyObject_GetAttrString(module.ptr(), name) : nullptr);
+    const nb::object error = own(type.is_valid() ? PyObject_CallFunction(type.ptr(), "s", message) : nullptr);
+    if (!error.is_valid()) return;  // what went wrong is set
+    const bool all = (... && (PyObject_SetAttrString(error.ptr(), attributes.first, attributes.second.ptr()) == 0));
+    if (all) PyErr_SetObject(type.ptr(), error.ptr());
+  });
 }
 
 void translate(const std::exception_ptr& thrown, void*) {

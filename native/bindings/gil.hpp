@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Letting the GIL go and taking it. Where the interpreter ends meanwhile, Python up to 3.13 ends a thread that wants the
-// GIL by unwinding its stack (pthread_exit), which no destructor survives: that thread stays here until the process is gone,
-// as 3.14 has it (docs.python.org, C API, "Cautions regarding runtime finalization").
+// GIL by unwinding its stack (pthread_exit), which neither destructors nor nanobind survive: that thread stays here until
+// the process is gone, as 3.14 has it (docs.python.org, C API, "Cautions regarding runtime finalization").
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -9,13 +9,17 @@
 
 namespace hccl_py {
 
+// Runs what takes the GIL, Python code too: that lets it go and takes it again. It must not throw.
 template <class Take>
-void or_stay(const Take& take) noexcept {
-  try {
-    take();
-  } catch (...) {
-    for (;;) pause();
-  }
+void or_stay(const Take& take) {
+  struct Stay {  // no catch: where an exception is being handled already, a second, foreign one cannot be caught
+    bool unwound = true;
+    ~Stay() {
+      while (unwound) pause();
+    }
+  } stay;
+  take();
+  stay.unwound = false;
 }
 
 // Without the GIL while it lives.
