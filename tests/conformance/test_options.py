@@ -239,10 +239,10 @@ def test_a_channel_has_the_pace_it_was_given() -> None:
 
 
 def test_ring_bytes_and_slot_bytes() -> None:
-    usual = memory_bytes({"ring_bytes": 1 << 18, "slot_bytes": 1 << 16})
+    usual = memory_bytes({"ring_bytes": 1 << 19, "slot_bytes": 1 << 16})
     assert memory_bytes({}) == usual
     rings = 2 * 2 * 3  # ordered pairs, itself included, and channels
-    assert memory_bytes({"ring_bytes": 1 << 20}) - usual == rings * ((1 << 20) - (1 << 18))
+    assert memory_bytes({"ring_bytes": 1 << 20}) - usual == rings * ((1 << 20) - (1 << 19))
     more_slots = memory_bytes({"slot_bytes": 1 << 20}) - usual
     assert abs(more_slots - 2 * 2 * ((1 << 20) - (1 << 16))) <= 4096
     with Ranks("shm", 2, {"slot_bytes": 128}) as ranks:

@@ -27,7 +27,7 @@ def test_the_command_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
     assert out.startswith("all_reduce, 8 ranks on 2 host(s), blocks of 64MiB\n")
     assert "-> forest channels=2 roots=0 shares=1 " in out
     assert "chosen by size" in out and "chosen here: forest channels=2 roots=0 shares=1; fastest of 7" in out
-    assert "predicted 53.81ms; lower bound of the graph 53.69ms (trees), gap +0.2%" in out
+    assert "predicted 53.81ms; lower bound of the graph 53.69ms (cut around ranks 0..3 (4)), gap +0.2%" in out
     assert "order     free" in out and "rounds " in out and "busiest first" in out
     assert "node0/eth0 -> switch: 64MiB, busy for " in out
     assert "determinism" not in out
