@@ -164,7 +164,7 @@ def _format(value: float, units: dict[str, Decimal], names: tuple[str, ...], exa
     """``value`` in the largest unit of ``names`` (largest first) that leaves at least 1, else in the smallest."""
     if value == 0:
         return f"0{names[0] if names[0] == 's' else names[-1]}"
-    base = Decimal(repr(value))  # repr is the shortest decimal that reads back as the same float
+    base = Decimal(value) if isinstance(value, int) else Decimal(repr(float(value)))  # the shortest that reads back
     unit = next((name for name in names if abs(base) >= units[name]), names[-1])
     scaled = (base / units[unit]).normalize()
     if not exact:

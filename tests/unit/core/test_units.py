@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -162,3 +163,8 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     for parse in (parse_bytes, parse_size, parse_seconds, parse_bandwidth):
         with contextlib.suppress(ConfigError):
             assert parse(text) >= 0
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert format_seconds(np.float64(0.25)) == format_seconds(0.25)
+    assert format_seconds(np.float32(0.25)) == format_seconds(0.25)
