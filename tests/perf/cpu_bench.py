@@ -17,6 +17,7 @@ import argparse
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,12 +25,15 @@ from statistics import median
 from typing import Any
 
 import cpu_tables
+import lab_bench
 import native_pair
 from claims import OUT, Claims
 
 from hccl_py.bench.compare import CLIFF, Ratio, steepness
 from hccl_py.bench.metrics import geometric_mean
 from hccl_py.core.env import child_environ
+from hccl_py.core.errors import ConfigError, HcclError
+from hccl_py.lab.kernel import obstacle
 from hccl_py.launch import Job
 
 ROOT = Path(__file__).parents[2]
@@ -247,14 +251,13 @@ class Bench:
 
     def lab(self) -> None:
         """Two and four hosts in network namespaces."""
-        out = OUT / "lab.json"
-        out.unlink(missing_ok=True)
-        self._job([sys.executable, str(HERE / "lab_bench.py"), "--out", str(out)])
-        for claim in json.loads(out.read_text(encoding="utf-8"))["claims"]:
-            self._claims.record(
-                claim["id"], claim["value"], command=self._command(), n=claim["n"], samples=claim["samples"],
-                baseline=claim["baseline"],
-            )  # fmt: skip
+        why = obstacle()
+        if why is not None:
+            raise ConfigError(f"no lab: {why}")
+        with tempfile.TemporaryDirectory() as folder:
+            bench = lab_bench.Bench(self._claims, max(6, self._samples), Path(folder))
+            for part in lab_bench.PARTS:
+                bench.run(part)
 
     def _crowded(self, ranks: int, prefix: str) -> None:
         sizes = (4 << power for power in range(0, 25, 3))  # 4 B to 64 MiB
@@ -398,7 +401,7 @@ def main() -> int:
         for part in parts:
             try:
                 bench.run(part)
-            except (subprocess.CalledProcessError, KeyError, OSError) as error:
+            except (subprocess.CalledProcessError, KeyError, OSError, HcclError) as error:
                 print(f"== {part} FAILED: {type(error).__name__}: {error}", flush=True)
         status = claims.finish(OUT / "cpu.json")
     if options.tables or options.only_tables:
