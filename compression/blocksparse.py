@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hccl_py.compression.blocks import BLOCK, magnitudes
-from hccl_py.compression.codec import Array, Codec, CodecId, kept
+from hccl_py.compression.codec import Array, Codec, CodecId, bound_of_dropped, kept
 from hccl_py.compression.counter import Draw
 from hccl_py.compression.sparse import top_indices
 from hccl_py.core.errors import ConfigError, TransportError
@@ -58,5 +58,4 @@ class BlockSparse(Codec):
 
     def error_bound(self, values: Array) -> Array:
         """What is dropped is lost; the kept are exact."""
-        bound: Array = np.where(np.isfinite(values), np.abs(values.astype(np.float64)), np.inf)
-        return bound
+        return bound_of_dropped(values)

@@ -86,3 +86,9 @@ class Codec(ABC):
 def kept(fraction: float, count: int) -> int:
     """How many of ``count`` a fraction keeps: rounded up, and one at least where there is one."""
     return min(count, max(1, math.ceil(fraction * count))) if count else 0
+
+
+def bound_of_dropped(values: Array) -> Array:
+    """:meth:`Codec.error_bound` where an element is either kept or dropped, float64 [n]."""
+    bound: Array = np.where(np.isfinite(values), np.abs(values.astype(np.float64)), np.inf)
+    return bound

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hccl_py.compression.codec import Array, Codec, CodecId
+from hccl_py.compression.codec import Array, Codec, CodecId, bound_of_dropped
 from hccl_py.compression.counter import OWNER, Draw, bits
 from hccl_py.core.errors import ConfigError, TransportError
 
@@ -56,5 +56,4 @@ class RandomK(Codec):
 
     def error_bound(self, values: Array) -> Array:
         """What is dropped is lost; the kept are exact."""
-        bound: Array = np.where(np.isfinite(values), np.abs(values.astype(np.float64)), np.inf)
-        return bound
+        return bound_of_dropped(values)

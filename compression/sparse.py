@@ -6,7 +6,7 @@ from abc import abstractmethod
 
 import numpy as np
 
-from hccl_py.compression.codec import Array, Codec
+from hccl_py.compression.codec import Array, Codec, bound_of_dropped
 from hccl_py.compression.counter import Draw
 from hccl_py.core.errors import ConfigError, TransportError
 
@@ -36,8 +36,7 @@ class SparseCodec(Codec):
 
     def error_bound(self, values: Array) -> Array:
         """What is dropped is lost; the kept are exact."""
-        bound: Array = np.where(np.isfinite(values), np.abs(values.astype(np.float64)), np.inf)
-        return bound
+        return bound_of_dropped(values)
 
 
 def split_code(code: Array, count: int, text: str) -> tuple[Array, Array]:

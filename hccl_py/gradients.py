@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hccl_py.buffers import describe
-from hccl_py.codecs import encode_values, stored, view
+from hccl_py.codecs import encode_values, stored, view, whole
 from hccl_py.communicator import Communicator
 from hccl_py.compressed import CompressedAllReduce
 from hccl_py.compression.blocks import BlockCodec
@@ -76,7 +76,7 @@ class GradientReducer:
         self._reducers: dict[Codec, CompressedAllReduce] = {}
         self._measured: tuple[Link, dict[Codec, CodecSpeed]] | None = None
         self._decisions: dict[int, Decision] = {}
-        self._held: tuple[int, str] = (-1, "")
+        self._held = ""  # why the last compression that was held back was
         self._squares = 0.0
         self._step = -1
         self.feedback = ErrorFeedback()
@@ -188,9 +188,9 @@ class GradientReducer:
         self._comm.all_reduce(body, op=ReduceOp.AVG)
 
     def _report(self, step: int, why: str) -> None:
-        if self._held[1] != why and self._comm.rank == 0:
+        if self._held != why and self._comm.rank == 0:
             _log.warning("compression is off in step %d: %s", step, why)
-        self._held = (step, why)
+        self._held = why
 
 
 def _budget(comm: Communicator) -> float:
@@ -230,8 +230,6 @@ def measure(comm: Communicator, codecs: Sequence[Codec]) -> tuple[Link, dict[Cod
 
 
 def _decode_add(codec: Codec, code: Array, out: Array) -> None:
-    from hccl_py.codecs import whole
-
     if isinstance(codec, BlockCodec):
         whole(codec, len(out)).decode(code, describe(out, "out"), add=True)
     else:

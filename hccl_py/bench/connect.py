@@ -7,13 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hccl_py.bench.control import Control
-from hccl_py.bench.peers import MPI_MARKS, Gloo, Library, Mpi
+from hccl_py.bench.meter import AnyLibrary
+from hccl_py.bench.peers import MPI_MARKS, Gloo, Mpi
 from hccl_py.bench.remote import Remote
 from hccl_py.core.env import Launch
 from hccl_py.core.errors import ConfigError
 
 
-def connect(name: str, control: Control, timeout_s: float, environments: Mapping[str, Path] | None = None) -> Library:
+def connect(
+    name: str, control: Control, timeout_s: float, environments: Mapping[str, Path] | None = None
+) -> AnyLibrary:
     """Return the baseline called ``name``.
 
     An MPI library that this job was not started with runs in processes of its own, by the mpirun of the environment

@@ -5,12 +5,12 @@ from __future__ import annotations
 import gc
 import time
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from hccl_py.bench.cases import CASES, Buffers
 from hccl_py.bench.control import Control
 from hccl_py.bench.oracle import Oracle
-from hccl_py.bench.peers import Bound
+from hccl_py.bench.peers import Bound, Library, LocalLibrary
 from hccl_py.bench.watchdog import Watchdog
 from hccl_py.core.types import DType, ReduceOp
 
@@ -60,6 +60,13 @@ class MetersItself(Protocol):
     def meter(self, task: Task, watchdog: Watchdog) -> Meter:
         """Bind it to buffers of its own. Raises UnsupportedError."""
         ...
+
+
+class MeteredLibrary(MetersItself, Library, Protocol):
+    """The same, with all that a library has."""
+
+
+AnyLibrary: TypeAlias = LocalLibrary | MeteredLibrary
 
 
 class LocalMeter:

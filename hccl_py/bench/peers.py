@@ -46,7 +46,7 @@ class UnsupportedError(ConfigError):
 
 
 class Library(Protocol):
-    """A library in the benchmark: prepares calls, and is closed at the end."""
+    """A library in the benchmark, closed at the end: a LocalLibrary, or one that meters itself (meter.py)."""
 
     @property
     def name(self) -> str:
@@ -58,12 +58,16 @@ class Library(Protocol):
         """Its version, for the record."""
         ...
 
-    def prepare(self, request: Request) -> Bound:
-        """Bind the collective to the buffers. Raises UnsupportedError."""
-        ...
-
     def close(self) -> None:
         """Give up what it holds."""
+        ...
+
+
+class LocalLibrary(Library, Protocol):
+    """A library that is called from this process."""
+
+    def prepare(self, request: Request) -> Bound:
+        """Bind the collective to the buffers. Raises UnsupportedError."""
         ...
 
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from hccl_py.bench.control import Control
 from hccl_py.bench.meter import LocalMeter, Task
-from hccl_py.bench.peers import Library, Mpi, Request, UnsupportedError
+from hccl_py.bench.peers import LocalLibrary, Mpi, Request, UnsupportedError
 from hccl_py.bench.watchdog import Watchdog
 from hccl_py.core.env import Env, child_environ
 from hccl_py.core.errors import ConfigError, HcclError
@@ -59,7 +59,7 @@ class Line:
 
 
 class Remote:
-    """A library whose ranks run in the environment ``folder``; a Library that makes meters instead of calls.
+    """A library whose ranks run in the environment ``folder``; it makes meters instead of calls.
 
     Raises:
         ConfigError: there is no such environment, or its ranks did not come.
@@ -99,10 +99,6 @@ class Remote:
         if absent:
             raise UnsupportedError(str(absent))
         return RemoteMeter(self._ask, watchdog)
-
-    def prepare(self, request: Request) -> Any:
-        """Refuse: it cannot be called from here."""
-        raise NotImplementedError(f"{self.name} is in other processes: use meter()")
 
     def close(self) -> None:
         """Send the partner home."""
@@ -151,7 +147,7 @@ class RemoteMeter:
 class Partner:
     """The other end: does what it is asked with one library, until it is told to close or the asker is gone."""
 
-    def __init__(self, library: Library, control: Control, line: Line, watchdog: Watchdog) -> None:
+    def __init__(self, library: LocalLibrary, control: Control, line: Line, watchdog: Watchdog) -> None:
         self._library, self._control, self._line, self._watchdog = library, control, line, watchdog
         self._meter: LocalMeter | None = None
 

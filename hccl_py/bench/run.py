@@ -10,10 +10,10 @@ import numpy as np
 from hccl_py.bench.cases import CASES, Case
 from hccl_py.bench.control import Control
 from hccl_py.bench.dtypes import short_name
-from hccl_py.bench.meter import LocalMeter, Meter, MetersItself, Task
+from hccl_py.bench.meter import AnyLibrary, LocalMeter, Meter, MetersItself, Task
 from hccl_py.bench.metrics import calls_per_sample
 from hccl_py.bench.oracle import Oracle
-from hccl_py.bench.peers import Library, Request, UnsupportedError
+from hccl_py.bench.peers import Request, UnsupportedError
 from hccl_py.bench.watchdog import Watchdog
 from hccl_py.core.errors import ConfigError
 from hccl_py.core.types import DType, ReduceOp, allowed
@@ -74,7 +74,9 @@ def turns(names: Sequence[str], samples: int) -> Iterator[tuple[str, int]]:
 class Benchmark:
     """Runs :class:`Settings` on a list of libraries, the first of which is ours."""
 
-    def __init__(self, control: Control, libraries: Sequence[Library], settings: Settings, watchdog: Watchdog) -> None:
+    def __init__(
+        self, control: Control, libraries: Sequence[AnyLibrary], settings: Settings, watchdog: Watchdog
+    ) -> None:
         self._control, self._libraries, self._settings, self._watchdog = control, libraries, settings, watchdog
 
     def run(self, on_row: Callable[[Row], None]) -> list[Row]:

@@ -92,6 +92,7 @@ def _run(
     from hccl_py.bench import peers, report
     from hccl_py.bench.connect import connect
     from hccl_py.bench.control import Control, refuse_lonely_ranks
+    from hccl_py.bench.meter import AnyLibrary
     from hccl_py.bench.run import Benchmark, Row
     from hccl_py.bench.watchdog import Watchdog
     from hccl_py.bootstrap import detect
@@ -101,7 +102,7 @@ def _run(
     with Watchdog(control.rank, timeout_s) as watchdog:
         refuse_lonely_ranks(launch, control.size)
         settings = replace(settings, roots=_roots(root, control.size))
-        libraries: list[peers.Library] = [peers.HcclPy(hccl_py.init())]
+        libraries: list[AnyLibrary] = [peers.HcclPy(hccl_py.init())]
         for name in baselines:
             watchdog.feed(f"connecting {name}")
             libraries.append(connect(name, control, timeout_s, environments))

@@ -15,15 +15,8 @@ namespace nb = nanobind;
 namespace hccl_py {
 namespace {
 
-Isa chosen(const std::string& name) {
-  for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512})
-    if (name == name_of(isa)) return isa;
-  if (!name.empty()) throw ConfigError("no instruction set is called '" + name + "'");
-  return best_isa();
-}
-
 BlockCodec find(int codec, int dtype, const std::string& isa) {
-  const BlockCodec found = block_codec(static_cast<CodecId>(codec), static_cast<DType>(dtype), chosen(isa));
+  const BlockCodec found = block_codec(static_cast<CodecId>(codec), static_cast<DType>(dtype), isa_named(isa));
   if (found.encode == nullptr) throw ConfigError("there is no such codec for this element type");
   return found;
 }

@@ -15,18 +15,20 @@
 namespace nb = nanobind;
 
 namespace hccl_py {
-namespace {
 
-Isa isa_of(const std::string& name) {
+Isa isa_named(const std::string& name) {
+  if (name.empty()) return best_isa();
   for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512})
     if (name == name_of(isa)) return isa;
   throw ConfigError("no instruction set is called '" + name + "'; there are portable, avx2 and avx512");
 }
 
+namespace {
+
 // Addresses instead of arrays: the element types go beyond NumPy's.
 void fold(int op, int dtype, std::uintptr_t out, const std::vector<std::uintptr_t>& sources, std::size_t count,
           double scale, const std::string& isa) {
-  const FoldFn kernel = fold_kernel(static_cast<ReduceOp>(op), static_cast<DType>(dtype), isa.empty() ? best_isa() : isa_of(isa));
+  const FoldFn kernel = fold_kernel(static_cast<ReduceOp>(op), static_cast<DType>(dtype), isa_named(isa));
   if (kernel == nullptr || sources.empty()) throw ConfigError("there is no such fold");
   std::vector<FoldSource> list;
   for (std::uintptr_t source : sources) list.push_back({reinterpret_cast<const void*>(source), true});

@@ -672,10 +672,10 @@ int Executor::waiting_for(int only) const {
       if (target.send->turn != target.ordinal || (target.way != Way::stream && target.head_left == 0)) continue;
       if (target.head_left == 0 && target.moved == step.bytes) continue;
       if (target.send->pipe->reserve(1).empty()) return static_cast<int>(target.send->peer);
-      if (behind < 0 && (target.head_left != 0 || target.moved < limit(i))) behind = static_cast<int>(target.send->peer);
+      if (only < 0 && behind < 0 && (target.head_left != 0 || target.moved < limit(i))) behind = static_cast<int>(target.send->peer);
     }
   }
-  if (only >= 0 || behind >= 0) return only < 0 ? behind : -1;
+  if (only >= 0 || behind >= 0) return behind;
   for (SendPort* port : used_send_)
     if (!port->pipe->flush()) return static_cast<int>(port->peer);
   return -1;

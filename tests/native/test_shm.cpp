@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <random>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -23,6 +24,7 @@
 #include "hccl_py/error.hpp"
 #include "hccl_py/segments.hpp"
 #include "hccl_py/shm.hpp"
+#include "hccl_py/socket.hpp"
 
 namespace {
 
@@ -450,15 +452,9 @@ Fd knock(const std::string& door) {
 // What comes back at the end of a connection, descriptors included: bytes, or -1 for a descriptor.
 std::ptrdiff_t answer_of(const Fd& fd) {
   std::uint64_t body = 0;
-  iovec piece{&body, sizeof body};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
-  msghdr message{};
-  message.msg_iov = &piece;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  const ssize_t n = recvmsg(fd.get(), &message, MSG_CMSG_CLOEXEC);
-  return CMSG_FIRSTHDR(&message) != nullptr ? -1 : std::max<ssize_t>(n, 0);
+  Fd passed;
+  const ssize_t n = receive_with_fd(fd.get(), std::as_writable_bytes(std::span(&body, 1)), passed, 0);
+  return passed ? -1 : std::max<ssize_t>(n, 0);
 }
 
 // Names of doors can be seen by every process of the machine.

@@ -21,6 +21,7 @@ from functools import cached_property
 from pathlib import Path
 
 from claims import OUT, Claims
+from pages import BENCHMARKS, replace_between
 
 from hccl_py.core.errors import HcclError
 from hccl_py.core.types import Collective
@@ -42,7 +43,6 @@ from hccl_py.topology.config import ClusterConfig, load_cluster, parse_cluster
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "cluster_configs"
-DOCS = ROOT / "docs" / "BENCHMARKS.md"
 COMMAND = "make bench-topology"
 SLOW_RAIL = "gpu1024_fat_tree_2to1_slow_rail"
 UNEVEN = ("slow", "uneven", "lab_star", "lab_two_sites", "wan", "desktop")  # words in the names of configs
@@ -51,7 +51,7 @@ SIZES_BYTES = (64 << 20, 256 << 20, GIB)
 KEPT = OUT / "topology" / "others.json"  # what does not change from run to run: simulated times of the others
 ROWS = OUT / "topology" / "rows.json"  # of the table of configs, as last measured
 _CHUNKS = (1, 2, 4)  # of rings per rail
-_BEGIN, _END = "<!-- table: tests/perf/bench_topology.py -->", "<!-- end of table -->"
+_BEGIN = "<!-- table: tests/perf/bench_topology.py -->"
 
 
 @dataclass(frozen=True)
@@ -354,7 +354,7 @@ PARTS: dict[str, tuple[Callable[[Claims], object], tuple[str, ...]]] = {
 }
 
 
-def write_table(rows: list[list[str]], path: Path = DOCS) -> None:
+def write_table(rows: list[list[str]], path: Path = BENCHMARKS) -> None:
     """Put the tables of claims and of configs between their marks in the page."""
     head = ["config", "ranks", "chosen plan", "simulated", "lower bound", "gap", "rank-order ring", "host-order ring",
             "rings per rail", "double tree"]  # fmt: skip
@@ -370,10 +370,8 @@ def write_table(rows: list[list[str]], path: Path = DOCS) -> None:
         "All-reduce of 1 GiB, simulated; the bound is that of the graph; rings per rail in one, two and four chunks, "
         f"the best of them; -: does not apply or was not simulated. `{COMMAND} PART=configs TABLES=1`, {today}."
     )
-    text = "\n".join([_BEGIN, *asked, "", about, "", *(f"| {' | '.join(line)} |" for line in lines), _END])
-    page = path.read_text("utf-8")
-    begin, end = page.index(_BEGIN), page.index(_END, page.index(_BEGIN)) + len(_END)
-    path.write_text(page[:begin] + text + page[end:], encoding="utf-8")
+    text = "\n".join([*asked, "", about, "", *(f"| {' | '.join(line)} |" for line in lines)])
+    replace_between(path, _BEGIN, text)
 
 
 def main() -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from claims import load_wanted
-from pages import replace_between
+from pages import bytes_text, replace_between
 
 from hccl_py.bench import plot
 from hccl_py.bench.compare import Ratio
@@ -55,7 +55,8 @@ def all_reduce_table(record: Mapping[str, Any], forms: Sequence[str] = tuple(FOR
             ratio = Ratio.of(cells["hccl_py"]["samples_s"], cells[best]["samples_s"])
             shown = f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
             times = [_time(cells[name]["time_s"]) if name in cells else "-" for name in libraries]
-            lines.append(f"| {_bytes(size)} | {' | '.join(times)} | {f'**{shown}**' if ratio.median > 1 else shown} |")
+            shown = f"**{shown}**" if ratio.median > 1 else shown
+            lines.append(f"| {bytes_text(size)} | {' | '.join(times)} | {shown} |")
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
 
@@ -76,7 +77,7 @@ def others_table(records: Sequence[Mapping[str, Any]]) -> str:
                         best = min(there, key=lambda name: cells[name]["time_s"])
                         ratios[size, form] = Ratio.of(cells["hccl_py"]["samples_s"], cells[best]["samples_s"]).median
             slower = [
-                f"{_bytes(size)} {FORMS[form]} ({ratio:.2f})" for (size, form), ratio in ratios.items() if ratio > 1
+                f"{bytes_text(size)} {FORMS[form]} ({ratio:.2f})" for (size, form), ratio in ratios.items() if ratio > 1
             ]
             mean = geometric_mean([1 / ratio for ratio in ratios.values()])
             lines.append(f"| {case} | {record['ranks']} | {mean:.2f}x | {', '.join(slower) or 'no size'} |")
@@ -132,13 +133,6 @@ def write(out: Path) -> None:
         replace_between(
             README, BEGIN, f"{caption(records['two2'])}\n\n{all_reduce_table(records['two2'], ('in_place',))}"
         )
-
-
-def _bytes(size: int) -> str:
-    for unit, factor in (("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if size >= factor:
-            return f"{size / factor:g} {unit}"
-    return f"{size} B"
 
 
 def _time(seconds: float) -> str:

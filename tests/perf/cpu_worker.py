@@ -21,10 +21,10 @@ from hccl_py.bench.cases import CASES
 from hccl_py.bench.connect import connect
 from hccl_py.bench.control import Control
 from hccl_py.bench.dtypes import numpy_dtype
-from hccl_py.bench.meter import LocalMeter
+from hccl_py.bench.meter import AnyLibrary, LocalMeter
 from hccl_py.bench.metrics import calls_per_sample
 from hccl_py.bench.oracle import Oracle
-from hccl_py.bench.peers import Bound, HcclPy, Library, Mpi, Request
+from hccl_py.bench.peers import Bound, HcclPy, Mpi, Request
 from hccl_py.bench.run import Benchmark, Settings, turns
 from hccl_py.bench.variants import Prepared, Registered
 from hccl_py.bench.watchdog import Watchdog
@@ -55,7 +55,7 @@ class Worker:
 
     def two(self) -> dict[str, Any]:
         """All-reduce at the given sizes: private and registered buffers, the three baselines, and the limit."""
-        libraries: list[Library] = [HcclPy(self.comm)]
+        libraries: list[AnyLibrary] = [HcclPy(self.comm)]
         libraries += [Registered(self.comm)] if hasattr(self.comm, "empty") else []
         libraries += [connect(name, self.control, 120) for name in ("gloo", "openmpi", "mpich")]
         libraries.append(PairLibrary("limit", self.gate, self.pair))
@@ -63,7 +63,7 @@ class Worker:
 
     def latency(self) -> dict[str, Any]:
         """8 B: the native call, through Communicator, prepared, and mpi4py."""
-        libraries: list[Library] = [HcclPy(self.comm), Mpi("openmpi", self.control)]
+        libraries: list[AnyLibrary] = [HcclPy(self.comm), Mpi("openmpi", self.control)]
         libraries += [Prepared(self.comm)] if hasattr(self.comm, "prepare_all_reduce") else []
         libraries.append(PairLibrary("plan", self.gate, self.pair))
         return self._sweep(libraries, (8,), calls=200)
@@ -151,7 +151,7 @@ class Worker:
 
     # What they are made of
 
-    def _sweep(self, libraries: Sequence[Library], sizes: Sequence[int], calls: int | None = None) -> dict[str, Any]:
+    def _sweep(self, libraries: Sequence[AnyLibrary], sizes: Sequence[int], calls: int | None = None) -> dict[str, Any]:
         settings = Settings(cases=("all_reduce",), sizes_bytes=tuple(sizes), samples=self.samples, calls=calls)
         rows = Benchmark(self.control, libraries, settings, self.watchdog).run(self._show)
         versions = {library.name: library.version for library in libraries}

@@ -123,10 +123,6 @@ class PairLibrary:
     def __init__(self, name: str, gate: Gate, pair: Pair | None) -> None:
         self.name, self._gate, self._pair = name, gate, pair
 
-    def prepare(self, request: Any) -> Any:
-        """Refuse: it is not called from here."""
-        raise NotImplementedError(self.name)
-
     def meter(self, task: Task, watchdog: Watchdog) -> PairMeter:
         """See hccl_py.bench.meter.MetersItself."""
         if (task.case, task.dtype) != (Collective.ALL_REDUCE.name.lower(), DType.FLOAT32) or task.n != 2:

@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pages import bytes_text
+
 BEGIN = "<!-- table: make bench-gpu -->"
 Medians = Mapping[str, Mapping[str, float]]
 
@@ -44,7 +46,7 @@ def all_reduce(medians: Medians) -> str:
             (f"{graph['ours']:.1f}", f"{graph['nccl']:.1f}", _ratio(graph["ours"], graph["nccl"])) if graph else "---"
         )
         lines.append([
-            _bytes(size),
+            bytes_text(size),
             *in_graph,
             f"{eager['ours']:.0f}", f"{eager['nccl']:.0f}", _ratio(eager["ours"], eager["nccl"]),
             f"{eager['few']:.0f}", _ratio(eager["few"], eager["nccl"]),
@@ -58,7 +60,7 @@ def others(medians: Medians) -> str:
     kinds = ("all_gather", "reduce_scatter", "all_to_all", "broadcast")
     lines = []
     for size in sorted({int(name.split()[1]) for name in medians if name.split()[0] in kinds}):
-        line = [_bytes(size)]
+        line = [bytes_text(size)]
         for kind in kinds:
             by = medians[f"{kind} {size}"]
             line.append(f"{by['ours']:.1f} / {by['nccl']:.1f} ({_ratio(by['ours'], by['nccl'])})")
@@ -76,10 +78,3 @@ def ddp(medians: Medians) -> str:
             lines.append([model, who, cap, f"{alone / 1e3:.1f}", f"{step / 1e3:.1f}", f"{step / alone - 1:.1%}"])
     head = ("DDP, layers x width", "group", "bucket_cap_mb", "alone, ms", "step, ms", "exposed")
     return _rows(head, lines)
-
-
-def _bytes(size: int) -> str:
-    for unit, bytes_ in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if size >= bytes_:
-            return f"{size // bytes_} {unit}"
-    return f"{size} B"
