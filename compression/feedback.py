@@ -1,7 +1,8 @@
 """Error feedback: what a code lost is added to what is encoded next (Seide et al. 2014; Karimireddy et al. 2019).
 
-Errors are kept by stage, parameter, offset and count, and belong to whoever encoded: a rank ("send"), or the owner of a
-shard ("owner"). Buckets do not matter: asked for other spans, the memory is cut and joined, and nothing is lost.
+Errors are kept by stage, parameter, offset and count, and belong to whoever encoded: a rank ("send"), the rank that
+encodes a shard of its host's sum ("host"), or the owner of a shard of the result ("owner"). Buckets do not matter:
+asked for other spans, the memory is cut and joined, and nothing is lost.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from typing import Any
 import numpy as np
 
 from hccl_py.compression.codec import Array
-from hccl_py.compression.span import Span, Spans
+from hccl_py.compression.span import Span, Spans, placed
 from hccl_py.core.errors import ConfigError
+
+CONTRIBUTIONS = ("send", "host")  # stages whose errors are of what is added up; "owner": of a result
 
 _Lease = tuple[str, Spans]
 
@@ -35,7 +38,8 @@ class ErrorFeedback:
     def __init__(self) -> None:
         self._pieces: dict[tuple[str, int], list[_Piece]] = {}
         self._leases: dict[_Lease, Array] = {}
-        self._layout: dict[int, Spans] = {}  # of each parameter, the spans it was last encoded in: alike on all ranks
+        # Of each parameter, the spans it was last encoded in, and how they were dealt out: alike on all ranks.
+        self._layout: dict[int, tuple[str, Spans]] = {}
         self._loaded = False
 
     def memory(self, stage: str, spans: Spans) -> Array:
@@ -43,21 +47,18 @@ class ErrorFeedback:
         lease = (stage, spans)
         if lease not in self._leases:
             array = self.take(stage, spans)
-            at = 0
-            for span in spans:
-                piece = _Piece(span.offset, array[at : at + span.count], lease)
-                self._pieces.setdefault((stage, span.parameter), []).append(piece)
-                at += span.count
+            for place, span in placed(spans):
+                if span.count:
+                    piece = _Piece(span.offset, array[place], lease)
+                    self._pieces.setdefault((stage, span.parameter), []).append(piece)
             self._leases[lease] = array
         return self._leases[lease]
 
     def take(self, stage: str, spans: Spans) -> Array:
         """Move the errors of the spans out of here, into a new array; zero where there are none."""
         array = np.zeros(sum(span.count for span in spans), np.float32)
-        at = 0
-        for span in spans:
-            self._take(stage, span, array[at : at + span.count])
-            at += span.count
+        for place, span in placed(spans):
+            self._take(stage, span, array[place])
         return array
 
     def _take(self, stage: str, span: Span, out: Array) -> None:
@@ -83,18 +84,32 @@ class ErrorFeedback:
                     if piece.lease == lease:
                         piece.lease = None
 
-    def relaid(self, spans: Spans) -> bool:
-        """True if owners may have changed since these parameters were last encoded. The same on all ranks."""
+    def relaid(self, spans: Spans, way: str = "") -> bool:
+        """True if owners may have changed since these parameters were last encoded. The same on all ranks.
+
+        ``way``: how shards are dealt out, where there are several ways.
+        """
         changed = False
         for span in spans:
             known = self._layout.get(span.parameter)
-            changed |= known != spans and (known is not None or self._loaded)
-            self._layout[span.parameter] = spans
+            changed |= known != (way, spans) and (known is not None or self._loaded)
+            self._layout[span.parameter] = (way, spans)
         return changed
 
     def holds(self, stage: str) -> bool:
         """True if this rank has errors of the stage, zero or not."""
         return any(pieces for (of, _), pieces in self._pieces.items() if of == stage)
+
+    def squares(self, stage: str, spans: Spans) -> float:
+        """Sum of the squared errors of the spans."""
+        sum_ = 0.0
+        for span in spans:
+            for piece in self._pieces.get((stage, span.parameter), ()):
+                low, high = max(span.offset, piece.offset), min(span.offset + span.count, piece.end)
+                if low < high:
+                    part = piece.values[low - piece.offset : high - piece.offset]
+                    sum_ += float(np.dot(part, part))
+        return sum_
 
     def total(self, stage: str, parameter: int, count: int) -> Array:
         """A copy of a parameter's errors, float32 [count], zero where there are none."""
@@ -145,15 +160,15 @@ def merged(states: Sequence[Mapping[str, Any]], rank: int, size: int, averages: 
 
     Rank r takes what ranks r, r + size, ... had; those beyond the old world begin with none. Results are sums over
     ranks, so the sum of the errors is what must stay; where results are averages (``averages``), what must stay is the
-    sum over ranks divided by their number: errors of senders are then multiplied by size / len(states). Errors of
-    owners are of the result itself and stay as they are.
+    sum over ranks divided by their number: errors of senders are then multiplied by size / len(states), and so
+    are those of hosts. Errors of owners are of the result itself and stay as they are.
     """
     if not 0 <= rank < size or not states:
         raise ConfigError(f"error feedback: rank {rank} of {size} from {len(states)} states")
     out: dict[str, Array] = {}
     for state in states[rank::size]:
         for key, values in state.items():
-            scale = np.float32(size / len(states)) if averages and _parsed(key)[0] == "send" else np.float32(1)
+            scale = np.float32(size / len(states)) if averages and _parsed(key)[0] in CONTRIBUTIONS else np.float32(1)
             array = np.asarray(values, np.float32) * scale
             known = out.get(key)
             if known is not None and len(known) != len(array):

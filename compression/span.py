@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hccl_py.compression.blocks import BLOCK
@@ -42,3 +42,11 @@ def check_spans(spans: Sequence[Span], count: int) -> Spans:
             raise ConfigError(f"{span} overlaps another span of its parameter")
         ends[span.parameter] = max(ends.get(span.parameter, 0), span.offset + span.count)
     return tuple(spans)
+
+
+def placed(spans: Spans) -> Iterator[tuple[slice, Span]]:
+    """Where each span lies in an array that holds them one after the other, and the span."""
+    at = 0
+    for span in spans:
+        yield slice(at, at + span.count), span
+        at += span.count

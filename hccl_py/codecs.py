@@ -23,9 +23,12 @@ from hccl_py.compression.randomk import RandomK
 from hccl_py.compression.sparse import MOST_ELEMENTS, SparseCodec
 from hccl_py.compression.threshold import Threshold
 from hccl_py.compression.topk import TopK
-from hccl_py.core.errors import ConfigError
+from hccl_py.core.errors import ConfigError, TransportError
 
-__all__ = ["RowTable", "decode", "encode", "encode_values", "native_sums", "parse_codec", "stored", "unpack", "view"]
+__all__ = [
+    "RowTable", "decode", "encode", "encode_values", "native_sums", "open_frame", "parse_codec", "stored", "unpack",
+    "view",
+]  # fmt: skip
 
 
 class RowTable:
@@ -102,6 +105,21 @@ def native_sums(data: Array) -> tuple[int, int]:
 def unpack(data: Array, who: str = "a peer", code_bytes: int | None = None) -> Frame:
     """:func:`hccl_py.compression.frame.unpack`, faster."""
     return frames.unpack(data, native_sums, who, code_bytes)
+
+
+def open_frame(data: Array, codec: Codec, count: int, peer: int, code_bytes: int) -> Array:
+    """The code in a frame that rank ``peer`` has sent; it must be ``codec``'s, of ``count`` elements.
+
+    Raises:
+        TransportError: it is not, or no frame, cut off, or changed on its way.
+    """
+    frame = unpack(data, f"rank {peer}", code_bytes)
+    if frame.codec != codec or frame.num_elements != count:
+        raise TransportError(
+            f"rank {peer} sent {frame.num_elements} elements of {frame.codec.text}; {count} of {codec.text} were "
+            "expected: all ranks must compress alike"
+        )
+    return frame.code
 
 
 def top_indices(values: Array, k: int) -> Array:

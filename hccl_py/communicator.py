@@ -23,6 +23,7 @@ from hccl_py.prepared import PreparedCollectives
 if TYPE_CHECKING:
     from hccl_py.compressed import CompressedAllReduce
     from hccl_py.compression.codec import Codec
+    from hccl_py.hosts import HostParts
 
 
 class Registration:
@@ -69,6 +70,7 @@ class Communicator(PreparedCollectives):
         self._arguments = Arguments(engine.rank, engine.size)
         self._native = engine.native
         self._codecs: dict[str, tuple[CompressedAllReduce, int]] = {}
+        self._parts: tuple[HostParts | None] | None = None
         self._quick = engine.native.run_arrays  # True: done; False, and nothing done: take the long way
 
     @property
@@ -295,8 +297,19 @@ class Communicator(PreparedCollectives):
         data = describe(array, "array", writable=True)
         return Registration(self._engine.adopt(data.ptr, data.nbytes), array)
 
+    def by_host(self) -> HostParts | None:
+        """Its ranks by host, as communicators of their own; None where that makes no parts. Collective at first."""
+        if self._parts is None:
+            from hccl_py.hosts import by_host
+
+            self._parts = (by_host(self),)
+        return self._parts[0]
+
     def close(self) -> None:
         """Leave the group. Idempotent."""
+        parts = self._parts[0] if self._parts is not None else None
+        if parts is not None:
+            parts.close()
         self._engine.close()
 
     def __enter__(self) -> Communicator:

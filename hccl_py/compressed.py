@@ -2,7 +2,8 @@
 
 Block codecs: each rank encodes the whole array and sends every owner its shard; the owner adds up the codes in rank
 order in float32, encodes the result once, and all ranks decode it. A contribution is encoded twice, never at every
-hop. Sparse codecs: all ranks get all codes and add them up in rank order.
+hop. Sparse codecs: all ranks get all codes and add them up in rank order. Between hosts of several ranks each, sums are
+exact inside a host, and encoded once between hosts.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from hccl_py.buffers import Buffer, describe
 from hccl_py.codecs import stored
 from hccl_py.communicator import Communicator
 from hccl_py.compressed_blocks import BlockExchange
+from hccl_py.compressed_hosts import HostExchange
 from hccl_py.compressed_sparse import LowRankExchange, SparseExchange, SumExchange
 from hccl_py.compression.blocks import BlockCodec
 from hccl_py.compression.codec import Codec
@@ -27,7 +29,7 @@ from hccl_py.compression.span import Span, check_spans
 from hccl_py.core.errors import ConfigError, TransportError
 from hccl_py.core.types import ReduceOp
 
-Exchange = BlockExchange | SparseExchange | SumExchange | LowRankExchange
+Exchange = HostExchange | BlockExchange | SparseExchange | SumExchange | LowRankExchange
 
 
 class CompressedAllReduce:
@@ -50,7 +52,10 @@ class CompressedAllReduce:
         self.codec = parse_codec(codec) if isinstance(codec, str) else codec
         self._comm = comm
         self._exchange: Exchange
-        if isinstance(self.codec, BlockCodec):
+        parts = None if isinstance(self.codec, PowerSgd | RandomK) else comm.by_host()  # those sum exactly anyway
+        if parts is not None:
+            self._exchange = HostExchange(comm, parts, self.codec, seed, feedback)
+        elif isinstance(self.codec, BlockCodec):
             self._exchange = BlockExchange(comm, self.codec, seed, feedback)
         elif isinstance(self.codec, PowerSgd):
             self._exchange = LowRankExchange(comm, self.codec, seed, feedback)
@@ -61,7 +66,10 @@ class CompressedAllReduce:
 
     @property
     def sent_bytes(self) -> int:
-        """What this rank has handed to the wire so far: frames, and sums where codes are summed, once for each hop."""
+        """What this rank has handed to the wire so far: frames, and sums where codes are summed, once for each hop.
+
+        Between hosts of several ranks each: to other hosts only.
+        """
         return self._exchange.sent_bytes
 
     def __call__(

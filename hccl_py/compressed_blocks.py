@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hccl_py.buffers import Buffer, describe
-from hccl_py.codecs import RowTable, native_sums, unpack
+from hccl_py.codecs import RowTable, native_sums, open_frame
 from hccl_py.communicator import Communicator
 from hccl_py.compression import frame as frames
 from hccl_py.compression.blocks import BLOCK, BlockCodec
@@ -15,28 +15,40 @@ from hccl_py.compression.codec import Array
 from hccl_py.compression.counter import OWNER, Draw, keys
 from hccl_py.compression.feedback import ErrorFeedback
 from hccl_py.compression.frame import HEADER_BYTES
-from hccl_py.compression.span import Span, Spans
-from hccl_py.core.errors import TransportError
+from hccl_py.compression.span import Span, Spans, placed
 from hccl_py.core.types import DType
 
+Rows = list[tuple[int, Span]]  # (first element in the array, what it is)
 
-def cut(spans: Spans, shards: int) -> list[list[tuple[int, Span]]]:
-    """The spans in shards of about as many blocks each: (first element in the array, span), by shard.
+
+def cut(spans: Spans, shards: int) -> list[Rows]:
+    """The spans in shards of about as many blocks each.
 
     Cuts are at whole blocks of a parameter, so that codes do not depend on where they are.
     """
     total = sum(-(-span.count // BLOCK) for span in spans)
-    out: list[list[tuple[int, Span]]] = [[] for _ in range(shards)]
-    begin, start = 0, 0  # the span's first block of all, and its first element
-    for span in spans:
+    out: list[Rows] = [[] for _ in range(shards)]
+    begin = 0  # the span's first block of all
+    for place, span in placed(spans):
         blocks = -(-span.count // BLOCK)
         for shard in range(shards):
             low = max(total * shard // shards - begin, 0) * BLOCK
             high = min(min(total * (shard + 1) // shards - begin, blocks) * BLOCK, span.count)
             if low < high:
-                out[shard].append((start + low, Span(span.parameter, high - low, span.offset + low)))
-        begin, start = begin + blocks, start + span.count
+                out[shard].append((place.start + low, Span(span.parameter, high - low, span.offset + low)))
+        begin += blocks
     return out
+
+
+def bring(comm: Communicator, feedback: ErrorFeedback, stage: str, spans: Spans, own: Rows) -> None:
+    """Errors of ``spans`` that any rank has, to those who have the rows now: exact, each is zero but where it was."""
+    everything = feedback.take(stage, spans)
+    comm.all_reduce(everything)
+    errors = feedback.memory(stage, tuple(span for _, span in own))
+    at = 0
+    for start, span in own:
+        errors[at : at + span.count] = everything[start : start + span.count]
+        at += span.count
 
 
 @dataclass
@@ -46,12 +58,11 @@ class _Layout:
     frame_bytes: int  # of the largest shard
     counts: list[int]  # elements by shard
     code_bytes: list[int]  # by shard
-    own: Spans
+    own: Rows
     parameters: Array  # of the rows of `sending`
     own_parameters: Array
     sending: RowTable  # all rows, to and from frames one after the other
     arriving: RowTable  # own rows, of a single code, to and from the sum
-    own_rows: list[tuple[int, int, int]]  # first element in the array, in the shard, count
     outbox: Array
     inbox: Array
     result: Array
@@ -60,10 +71,16 @@ class _Layout:
 
 
 class BlockExchange:
-    """Runs compressed all-reduces of one block codec; see :class:`~hccl_py.compressed.CompressedAllReduce`."""
+    """Runs compressed all-reduces of one block codec; see :class:`~hccl_py.compressed.CompressedAllReduce`.
 
-    def __init__(self, comm: Communicator, codec: BlockCodec, seed: int, feedback: ErrorFeedback | None) -> None:
-        self._comm, self._codec, self._seed, self._feedback = comm, codec, seed, feedback
+    Args:
+        part: ranks stand for hosts: errors are the host's, and whoever calls brings them where they belong.
+    """
+
+    def __init__(
+        self, comm: Communicator, codec: BlockCodec, seed: int, feedback: ErrorFeedback | None, part: bool = False
+    ) -> None:
+        self._comm, self._codec, self._seed, self._feedback, self._part = comm, codec, seed, feedback, part
         self._layouts: dict[Spans, _Layout] = {}
         self.sent_bytes = 0
 
@@ -73,8 +90,7 @@ class BlockExchange:
         size, rank = self._comm.size, self._comm.rank
         errors = owner_errors = None
         if self._feedback is not None:
-            errors = self._feedback.memory("send", spans)
-            owner_errors = self._owner_errors(layout, spans)
+            errors, owner_errors = self._errors(self._feedback, layout, spans)
         layout.sending.set_keys(keys(Draw(self._seed, 0, step, rank), layout.parameters))
         layout.sending.encode(data, layout.outbox, residual=errors)
         for shard in range(size):
@@ -93,17 +109,19 @@ class BlockExchange:
         layout.sending.decode(layout.results, out)
         self.sent_bytes += 2 * (size - 1) * layout.frame_bytes
 
-    def _owner_errors(self, layout: _Layout, spans: Spans) -> Array:
-        """Those of the own shard; where shards have changed hands, they are brought here first."""
-        assert self._feedback is not None
-        if not self._feedback.relaid(spans):
-            return self._feedback.memory("owner", layout.own)
-        everything = self._feedback.take("owner", spans)
-        self._comm.all_reduce(everything)  # each is zero but at its owner: exact
-        errors = self._feedback.memory("owner", layout.own)
-        for start, at, count in layout.own_rows:
-            errors[at : at + count] = everything[start : start + count]
-        return errors
+    def owned(self, spans: Spans) -> Rows:
+        """Of which elements this rank encodes the result."""
+        return cut(spans, self._comm.size)[self._comm.rank]
+
+    def _errors(self, feedback: ErrorFeedback, layout: _Layout, spans: Spans) -> tuple[Array, Array]:
+        """Of the whole array and of the own shard; where shards have changed hands, they are brought here first."""
+        errors = feedback.memory("host" if self._part else "send", spans)
+        if not self._part:
+            if feedback.holds("host"):  # of an earlier group
+                errors += feedback.take("host", spans)
+            if feedback.relaid(spans):
+                bring(self._comm, feedback, "owner", spans, layout.own)
+        return errors, feedback.memory("owner", tuple(span for _, span in layout.own))
 
     def _lay_out(self, spans: Spans) -> _Layout:
         size, rank = self._comm.size, self._comm.rank
@@ -117,22 +135,20 @@ class BlockExchange:
             for start, span in rows:
                 sending.append((start, span.count, at, span.offset, start))
                 at += self._codec.wire_bytes(span.count)
-        arriving, own_rows, at, code_at = [], [], 0, 0
+        arriving, at, code_at = [], 0, 0
         for start, span in shards[rank]:
             arriving.append((at, span.count, code_at, span.offset, at))
-            own_rows.append((start, at, span.count))
             at += span.count
             code_at += self._codec.wire_bytes(span.count)
         return _Layout(
             frame_bytes=frame_bytes,
             counts=[sum(span.count for _, span in shard) for shard in shards],
             code_bytes=code_bytes,
-            own=tuple(span for _, span in shards[rank]),
+            own=shards[rank],
             parameters=np.array([span.parameter for shard in shards for _, span in shard], np.int64),
             own_parameters=np.array([span.parameter for _, span in shards[rank]], np.int64),
             sending=self._table(sending),
             arriving=self._table(arriving),
-            own_rows=own_rows,
             outbox=np.zeros(size * frame_bytes, np.uint8),
             inbox=np.zeros(size * frame_bytes, np.uint8),
             result=np.zeros(frame_bytes, np.uint8),
@@ -149,11 +165,6 @@ class BlockExchange:
         frames.write_header(frame, self._codec, DType.FLOAT32, layout.counts[shard], native_sums)
 
     def _open(self, layout: _Layout, box: Array, at: int, shard: int, peer: int) -> Array:
-        count, code_bytes = layout.counts[shard], layout.code_bytes[shard]
-        frame = unpack(box[at : at + HEADER_BYTES + code_bytes], f"rank {peer}", code_bytes)
-        if frame.codec != self._codec or frame.num_elements != count:
-            raise TransportError(
-                f"rank {peer} sent {frame.num_elements} elements of {frame.codec.text}; rank {self._comm.rank} expects "
-                f"{count} of {self._codec.text}: all ranks must compress alike"
-            )
-        return frame.code
+        code_bytes = layout.code_bytes[shard]
+        frame = box[at : at + HEADER_BYTES + code_bytes]
+        return open_frame(frame, self._codec, layout.counts[shard], peer, code_bytes)

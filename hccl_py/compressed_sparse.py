@@ -9,7 +9,7 @@ import numpy as np
 
 from hccl_py import _native
 from hccl_py.buffers import Buffer
-from hccl_py.codecs import native_sums, select, unpack, view
+from hccl_py.codecs import native_sums, open_frame, select, view
 from hccl_py.communicator import Communicator
 from hccl_py.compression import frame as frames
 from hccl_py.compression.codec import Array, Codec
@@ -19,13 +19,13 @@ from hccl_py.compression.feedback import ErrorFeedback
 from hccl_py.compression.frame import HEADER_BYTES
 from hccl_py.compression.powersgd import PowerSgd, orthonormal
 from hccl_py.compression.randomk import RandomK
-from hccl_py.compression.span import Span, Spans
+from hccl_py.compression.span import Span, Spans, placed
 from hccl_py.compression.sparse import MOST_ELEMENTS, SparseCodec, split_code
-from hccl_py.core.errors import ConfigError, TransportError
+from hccl_py.core.errors import ConfigError
 from hccl_py.core.types import DType
 
 
-def corrected(data: Buffer, spans: Spans, feedback: ErrorFeedback | None, factor: float) -> Array:
+def corrected(data: Buffer, spans: Spans, feedback: ErrorFeedback | None, factor: float, stage: str = "send") -> Array:
     """The array plus its errors, float32 [n]: the memory itself, or a copy where there is none.
 
     Errors of owners, of an earlier block codec, go back to the ranks that have them: a result's error over ``factor``
@@ -34,7 +34,9 @@ def corrected(data: Buffer, spans: Spans, feedback: ErrorFeedback | None, factor
     values = widen(view(data), data.dtype)
     if feedback is None:
         return np.array(values, np.float32)
-    memory = feedback.memory("send", spans)
+    memory = feedback.memory(stage, spans)
+    if stage == "send" and feedback.holds("host"):  # of an earlier group
+        memory += feedback.take("host", spans)
     if feedback.holds("owner"):
         memory += feedback.take("owner", spans) * np.float32(1 / factor)
     memory += values
@@ -65,9 +67,11 @@ class _Exchange:
 class SparseExchange(_Exchange):
     """Top-k, threshold and blocks: an all_gather of frames, added up in rank order."""
 
-    def __init__(self, comm: Communicator, codec: Codec, seed: int, feedback: ErrorFeedback | None) -> None:
+    def __init__(
+        self, comm: Communicator, codec: Codec, seed: int, feedback: ErrorFeedback | None, part: bool = False
+    ) -> None:
         super().__init__(comm, codec, seed, feedback)
-        self._codec = codec
+        self._codec, self._stage = codec, "host" if part else "send"
 
     def run(self, data: Buffer, out: Buffer, spans: Spans, factor: float, step: int) -> None:
         """As ``CompressedAllReduce.__call__``; arguments are checked."""
@@ -75,7 +79,7 @@ class SparseExchange(_Exchange):
             raise ConfigError(f"{self._name}: {data.size} elements in one call; the most is {MOST_ELEMENTS}")
         # What is not kept for later may stay where it is: nothing is taken out of it.
         borrows = self._feedback is None and data.dtype is DType.FLOAT32 and isinstance(self._codec, SparseCodec)
-        work = corrected(data, spans, self._feedback, factor) if not borrows else view(data)
+        work = corrected(data, spans, self._feedback, factor, self._stage) if not borrows else view(data)
         code = self._encode(work, spans, step, not borrows)
         sizes = np.full(self._comm.size, len(code), np.int64)
         if not self._codec.fixed_size:
@@ -89,10 +93,8 @@ class SparseExchange(_Exchange):
         total = view(out) if out.dtype is DType.FLOAT32 else np.empty(data.size, np.float32)
         total[:] = 0
         for peer in range(self._comm.size):
-            frame = unpack(boxes[peer * room : (peer + 1) * room], f"rank {peer}", int(sizes[peer]))
-            if frame.codec != self._codec or frame.num_elements != data.size:
-                raise TransportError(f"rank {peer} sent {frame.codec.text}; rank {self._comm.rank} has {self._name}")
-            self._add(frame.code, spans, total, peer)
+            box = boxes[peer * room : (peer + 1) * room]
+            self._add(open_frame(box, self._codec, data.size, peer, int(sizes[peer])), spans, total, peer)
         if factor != 1.0:
             total *= np.float32(factor)
         if out.dtype is not DType.FLOAT32:
@@ -101,21 +103,17 @@ class SparseExchange(_Exchange):
     def _encode(self, work: Array, spans: Spans, step: int, keeps: bool) -> Array:
         """The code of all spans; with ``keeps``, what it sends is taken out of ``work``."""
         if isinstance(self._codec, SparseCodec):
-            parts, at = [], 0
-            for span in spans:
-                parts.append(select(self._codec, work[at : at + span.count]) + np.uint32(at))
-                at += span.count
+            parts = [select(self._codec, work[place]) + np.uint32(place.start) for place, _ in placed(spans)]
             indices = np.concatenate(parts)
             values = work[indices]
             if keeps:
                 work[indices] = 0
             return np.concatenate([indices.view(np.uint8), values.view(np.uint8)])
-        codes, at = [], 0
-        for span in spans:
-            own = work[at : at + span.count]
+        codes = []
+        for place, span in placed(spans):
+            own = work[place]
             codes.append(self._codec.encode(own, Draw(self._seed, span.parameter, step, self._comm.rank), span.offset))
             own -= self._codec.decode(codes[-1], span.count)
-            at += span.count
         forget(work)
         return np.concatenate(codes)
 
@@ -125,11 +123,11 @@ class SparseExchange(_Exchange):
             n = len(indices)
             _native.scatter_add(total.ctypes.data, len(total), indices.ctypes.data, values.ctypes.data, n)
             return
-        at = at_code = 0
-        for span in spans:
+        at = 0
+        for place, span in placed(spans):
             size = self._codec.wire_bytes(span.count)
-            self._codec.decode_add(code[at_code : at_code + size], total[at : at + span.count])
-            at, at_code = at + span.count, at_code + size
+            self._codec.decode_add(code[at : at + size], total[place])
+            at += size
 
 
 class SumExchange(_Exchange):
@@ -142,11 +140,10 @@ class SumExchange(_Exchange):
     def run(self, data: Buffer, out: Buffer, spans: Spans, factor: float, step: int) -> None:
         """As ``CompressedAllReduce.__call__``; arguments are checked."""
         work = corrected(data, spans, self._feedback, factor)
-        parts, at = [], 0
-        for span in spans:
+        parts = []
+        for place, span in placed(spans):
             draw = Draw(self._seed, span.parameter, step, 0)
-            parts.append(self._codec.indices(span.count, draw, span.offset) + at)
-            at += span.count
+            parts.append(self._codec.indices(span.count, draw, span.offset) + place.start)
         indices = np.concatenate(parts)
         values = work[indices]
         work[indices] = 0
@@ -171,10 +168,8 @@ class LowRankExchange(_Exchange):
         work = corrected(data, spans, self._feedback, factor)
         mean = np.float32(1 / self._comm.size)  # of the factors; `ratio` makes the result of it
         ratio = np.float32(factor * self._comm.size)
-        total, matrices, plain, at = np.zeros(data.size, np.float32), [], [], 0
-        for span in spans:
-            place = slice(at, at + span.count)
-            at += span.count
+        total, matrices, plain = np.zeros(data.size, np.float32), [], []
+        for place, span in placed(spans):
             if self._pays(span):
                 matrix = work[place].reshape(span.rows, -1)
                 matrices.append((place, matrix, self._start(span, matrix.shape[1])))

@@ -135,8 +135,9 @@ class Engine:
         self._group: _native.Group = self._together(bootstrap, "configure", lambda: self._make(hub))
         # At exit too: peers that wait for this rank hear at once that it is gone.
         self._close = weakref.finalize(self, self._group.close)
-        hosts = self._connect(bootstrap, hub)
-        self._planner = Planner(hosts, self._env, self._group.slot_bytes if len(set(hosts)) == 1 else 0, self._cluster)
+        self.hosts = tuple(self._connect(bootstrap, hub))  # by rank, a word; equal: they share memory
+        slot_bytes = self._group.slot_bytes if len(set(self.hosts)) == 1 else 0
+        self._planner = Planner(self.hosts, self._env, slot_bytes, self._cluster)
         self._agree(bootstrap, "settings", self._planner.digest())
         if self._group.warning:
             _log.warning("%s; these ranks use tcp among themselves", self._group.warning)
