@@ -6,9 +6,11 @@ it; then the answer is exact, with a line that says so.
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hccl_py.compression.blocks import BlockCodec
 from hccl_py.compression.codec import Codec, CodecId
@@ -19,13 +21,19 @@ _FLOAT_BYTES = 4
 
 @dataclass(frozen=True)
 class Link:
-    """What one rank can send to the others while it receives as much: measured with exact all_reduces."""
+    """What one rank can send to the others while it receives as much: measured with exact all_reduces.
+
+    ``per_host``: ranks that encode on each host, where hosts have several and are joined by codes; ``local_Bps``: what
+    they send to each other.
+    """
 
     bandwidth_Bps: float
     latency_s: float = 0.0
+    per_host: int = 1
+    local_Bps: float = math.inf
 
     def __post_init__(self) -> None:
-        if not (self.bandwidth_Bps > 0 and self.latency_s >= 0):
+        if not (self.bandwidth_Bps > 0 and self.latency_s >= 0 and self.per_host >= 1 and self.local_Bps > 0):
             raise ConfigError(f"link: {self.bandwidth_Bps} B/s and {self.latency_s} s are not measured values")
 
 
@@ -77,6 +85,14 @@ def compressed_s(codec: Codec, num_bytes: float, ranks: int, link: Link, speed: 
     if ranks == 1:
         return num_bytes / speed.encode_Bps
     small = num_bytes * codec.bits_per_element / (8 * _FLOAT_BYTES)
+    hosts = max(1, ranks // link.per_host)
+    if link.per_host > 1 and hosts > 1:  # each encodes a shard of its host's sum, and hands out what comes of it
+        inside = exact_s(num_bytes, link.per_host, Link(link.local_Bps))
+        part = num_bytes / link.per_host
+        ways = 2.0 if isinstance(codec, BlockCodec) else hosts  # a sparse code goes to every other host
+        wire = ways * (ranks - 1) / ranks * small / link.bandwidth_Bps
+        coding = part * (1 + 1 / hosts) / speed.encode_Bps + 2 * part / speed.decode_Bps
+        return inside + coding + wire + 2 * link.latency_s
     if isinstance(codec, BlockCodec):  # all is encoded, then a shard; a shard of each rank is decoded, then all
         coding = num_bytes * (1 + 1 / ranks) / speed.encode_Bps + 2 * num_bytes / speed.decode_Bps
         return coding + 2 * (ranks - 1) / ranks * small / link.bandwidth_Bps + 2 * link.latency_s
@@ -147,29 +163,35 @@ def choose_per_layer(
     if not most_error >= 0:
         raise ConfigError(f"error budget {most_error}: it must be 0 or more")
     chosen: dict[int, Codec | None] = {layer.parameter: None for layer in layers}
-    energy = sum(layer.norm**2 for layer in layers)
-    left = most_error**2 * energy
+    left = most_error**2 * sum(layer.norm**2 for layer in layers)
     ladder: list[Codec | None] = [None, *sorted(candidates, key=lambda codec: -codec.bits_per_element)]
-    rung = {layer.parameter: 0 for layer in layers}
-    while True:
-        best: tuple[float, float, int, int] | None = None
-        for layer in layers:
-            if not compressible(layer.count, layer.dims):
-                continue
-            at = rung[layer.parameter]
-            for to in range(at + 1, len(ladder)):
-                saved = layer.count * (_bits(ladder[at]) - _bits(ladder[to]))
-                cost = layer.norm**2 * (expected_error(ladder[to]) ** 2 - expected_error(ladder[at]) ** 2)
-                if saved <= 0 or cost > left:
-                    continue
-                key = (saved / max(cost, 1e-300), saved, -layer.parameter, to)
-                best = key if best is None or key > best else best
-        if best is None:
-            return chosen
-        parameter, to = -best[2], best[3]
-        layer = next(layer for layer in layers if layer.parameter == parameter)
-        left -= layer.norm**2 * (expected_error(ladder[to]) ** 2 - expected_error(ladder[rung[parameter]]) ** 2)
-        rung[parameter], chosen[parameter] = to, ladder[to]
+    rung = [0] * len(layers)
+    steps: list[tuple[float, float, int, int, int, int]] = []  # the best first
+
+    def offer(index: int) -> None:
+        layer, at = layers[index], rung[index]
+        for to in range(at + 1, len(ladder)):
+            saved, cost = _step(layer, ladder[at], ladder[to])
+            if saved > 0:
+                heapq.heappush(steps, (-saved / max(cost, 1e-300), -saved, layer.parameter, -to, index, at))
+
+    for index, layer in enumerate(layers):
+        if compressible(layer.count, layer.dims):
+            offer(index)
+    while steps:
+        _, _, parameter, minus_to, index, at = heapq.heappop(steps)
+        _, cost = _step(layers[index], ladder[at], ladder[-minus_to])
+        if at == rung[index] and cost <= left:  # what does not fit now never will
+            left -= cost
+            rung[index], chosen[parameter] = -minus_to, ladder[-minus_to]
+            offer(index)
+    return chosen
+
+
+def _step(layer: Layer, now: Codec | None, then: Codec | None) -> tuple[float, float]:
+    """Bits saved and squared error added by another codec for a layer."""
+    saved = layer.count * (_bits(now) - _bits(then))
+    return saved, layer.norm**2 * (expected_error(then) ** 2 - expected_error(now) ** 2)
 
 
 def _bits(codec: Codec | None) -> float:
@@ -229,6 +251,15 @@ class Switching:
             self._sum, self._count, self._last = 0.0, 0, now
         return self.codec
 
+    def state_dict(self) -> dict[str, Any]:
+        """Of the regime and the window."""
+        return {"coarse": self.codec == self._coarse, "window": [self._sum, self._count, self._last]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take :meth:`state_dict` up."""
+        self.codec = self._coarse if state["coarse"] else self._fine
+        self._sum, self._count, self._last = state["window"]
+
 
 class Guard:
     """Falls back to exact where errors grow over gradients, or something is not finite. State: how long it stays so.
@@ -244,22 +275,34 @@ class Guard:
         if not most_ratio > 0 or hold_steps < 1 or not 0 <= memory < 1:
             raise ConfigError(f"guard: a ratio of {most_ratio}, {hold_steps} steps and {memory} make no sense")
         self._most_ratio, self._hold_steps, self._memory = most_ratio, hold_steps, memory
-        self._held = 0
-        self._usual = 0.0
+        self._until = 0  # the step from which on compression is allowed
+        self._usual: dict[str, float] = {}
 
-    def look(self, gradient_squared: float, error_squared: float) -> str:
-        """Sums of squares over all ranks, NaN or infinite where an element is; why this step must be exact, or ""."""
+    def look(self, gradient_squared: float, error_squared: float, step: int, what: str = "") -> str:
+        """Why ``what`` must be exact in a step, or "".
+
+        Args:
+            gradient_squared, error_squared: sums of squares over all ranks; NaN or infinite where an element is.
+            step: ascending.
+            what: which part of the gradient; each has its own usual size.
+        """
         if not math.isfinite(gradient_squared):
             return "the gradient is not finite"
-        self._usual = gradient_squared + self._memory * ((self._usual or gradient_squared) - gradient_squared)
-        scale = max(gradient_squared, self._usual)
+        before = self._usual.get(what) or gradient_squared
+        usual = self._usual[what] = gradient_squared + self._memory * (before - gradient_squared)
+        scale = max(gradient_squared, usual)
         ratio_squared = error_squared / scale if scale > 0 else 0.0
         if not ratio_squared <= self._most_ratio**2:
-            self._held = self._hold_steps
+            self._until = step + self._hold_steps
             ratio = math.sqrt(ratio_squared) if ratio_squared >= 0 else math.nan
-            most = f"more than {self._most_ratio:g}; exact for {self._held} steps"
+            most = f"more than {self._most_ratio:g}; exact for {self._hold_steps} steps"
             return f"errors are {ratio:.3g} times the gradient, {most}"
-        if self._held:
-            self._held -= 1
-            return "exact since errors were too large" if self._held else ""
-        return ""
+        return "exact since errors were too large" if step < self._until else ""
+
+    def state_dict(self) -> dict[str, Any]:
+        """How long compression is off, and what gradients usually are."""
+        return {"until": self._until, "usual": dict(self._usual)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take :meth:`state_dict` up."""
+        self._until, self._usual = int(state["until"]), dict(state["usual"])

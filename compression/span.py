@@ -13,19 +13,25 @@ from hccl_py.core.errors import ConfigError
 class Span:
     """``count`` elements of parameter number ``parameter`` from ``offset`` on.
 
-    ``rows``: of the parameter, if the span is all of it and it is a matrix; 0: not one.
+    ``rows``: of the parameter, if the span is all of it and it is a matrix; 0: not one. ``part``: it is a part of one.
     """
 
     parameter: int
     count: int
     offset: int = 0
     rows: int = 0
+    part: bool = False
 
     def __post_init__(self) -> None:
         if self.count < 0 or self.offset < 0 or self.offset % BLOCK:
             raise ConfigError(f"{self}: counts are not negative, and offsets are multiples of {BLOCK}")
         if self.rows < 0 or (self.rows and self.count % self.rows):
             raise ConfigError(f"{self}: {self.count} elements are no matrix of {self.rows} rows")
+
+    @property
+    def dims(self) -> int:
+        """2 for what belongs to a matrix, else 1."""
+        return 2 if self.rows > 1 or self.part else 1
 
 
 Spans = tuple[Span, ...]

@@ -136,7 +136,7 @@ class BlockExchange:
                 sending.append((start, span.count, at, span.offset, start))
                 at += self._codec.wire_bytes(span.count)
         arriving, at, code_at = [], 0, 0
-        for start, span in shards[rank]:
+        for _, span in shards[rank]:
             arriving.append((at, span.count, code_at, span.offset, at))
             at += span.count
             code_at += self._codec.wire_bytes(span.count)

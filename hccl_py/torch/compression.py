@@ -7,7 +7,7 @@ model.register_comm_hook(None, hccl_py.torch.compression_hook("int8"))
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -98,20 +98,34 @@ class CompressionHook:
         return [*spans, Span(1 << 40, padding)] if padding else spans
 
     def state_dict(self) -> dict[str, Any]:
-        """Of this rank: the step and the errors. Save one a rank."""
-        return {"step": self.step, "errors": self._reducer.feedback.state_dict()}
+        """Of this rank: the step, the errors, and what the policy has seen. Save one a rank."""
+        return {"next_step": self.step, **self._reducer.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take :meth:`state_dict` up; all ranks at the same step. For a world of another size see
-        :func:`hccl_py.compression.feedback.merged`.
+        """Take :meth:`state_dict` up; all ranks at the same step.
 
         Raises:
             ConfigError: it is no such state.
         """
-        if set(state) != {"step", "errors"}:
-            raise ConfigError(f'state of compression_hook: "step" and "errors" are wanted, it has {list(state)}')
-        self._reducer.feedback.load_state_dict(state["errors"])
-        self.step = int(state["step"])
+        self._check(state)
+        self._reducer.load_state_dict(state)
+        self.step = int(state["next_step"])
+
+    def load_states(self, states: Sequence[Mapping[str, Any]]) -> None:
+        """Take up the states of all ranks of a world of any size, by rank.
+
+        Raises:
+            ConfigError: they are no such states.
+        """
+        for state in states:
+            self._check(state)
+        self._reducer.load_states(states)
+        self.step = int(states[0]["next_step"])
+
+    @staticmethod
+    def _check(state: Mapping[str, Any]) -> None:
+        if "next_step" not in state:
+            raise ConfigError(f'state of compression_hook: "next_step" is wanted, it has {list(state)}')
 
 
 def compression_hook(

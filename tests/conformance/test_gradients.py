@@ -16,7 +16,8 @@ from hccl_py.compression.codec import Array, Codec
 from hccl_py.compression.codecs import parse_codec
 from hccl_py.compression.policy import CodecSpeed, Guard, Link, Ramp, Switching
 from hccl_py.compression.span import Span
-from hccl_py.gradients import GradientReducer, measure
+from hccl_py.gradient_choice import LOOK_STEPS, measure
+from hccl_py.gradients import GradientReducer
 
 SPANS = [Span(0, 64), Span(1, 4096, rows=64), Span(2, 100, rows=10), Span(3, 2048, rows=2)]
 COUNT = sum(span.count for span in SPANS)
@@ -124,7 +125,7 @@ def test_auto_follows_what_is_measured(
     def measured(comm: Communicator, codecs: list[Codec]) -> tuple[Link, dict[Codec, CodecSpeed]]:
         return Link(bandwidth_Bps), dict.fromkeys(codecs, CodecSpeed(4e9, 4e9))
 
-    monkeypatch.setattr("hccl_py.gradients.measure", measured)
+    monkeypatch.setattr("hccl_py.gradient_choice.measure", measured)
     with caplog.at_level(logging.INFO, "hccl_py"):
         results = two.run(lambda comm: run(comm, GradientReducer(comm, "auto"), [gradient(comm)]))
     assert used(results) == [None if expected is None else parse_codec(expected)]
@@ -143,7 +144,9 @@ def test_auto_keeps_to_the_policy_of_the_cluster_file(
     text = (Path(__file__).parents[2] / "cluster_configs" / "single_host_4cpu.yaml").read_text(encoding="utf-8")
     file.write_text(text + (f"\npolicy: {{{said}}}\n" if said else ""), encoding="utf-8")
     speed = CodecSpeed(4e9, 4e9)
-    monkeypatch.setattr("hccl_py.gradients.measure", lambda comm, codecs: (Link(1e6), dict.fromkeys(codecs, speed)))
+    monkeypatch.setattr(
+        "hccl_py.gradient_choice.measure", lambda comm, codecs: (Link(1e6), dict.fromkeys(codecs, speed))
+    )
     with Ranks("loopback", 2, {"topology": str(file)}) as group:
         results = group.run(lambda comm: run(comm, GradientReducer(comm, "auto"), [gradient(comm)]))
     assert used(results) == [None if expected is None else parse_codec(expected)]
@@ -177,3 +180,103 @@ def test_a_wrong_bucket_is_refused(two: Ranks) -> None:
         GradientReducer(two.comms[0], "int9")
     with pytest.raises(ConfigError, match="give a codec"):
         GradientReducer(two.comms[0], 8)  # type: ignore[arg-type]
+
+
+def lopsided(comm: Communicator, step: int) -> Array:
+    """Of the large parameters, number 1 has almost all of the gradient."""
+    values = gradient(comm, step)
+    values[4260:] *= np.float32(0.02)
+    return values
+
+
+def put_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    speed = CodecSpeed(4e9, 4e9)
+    monkeypatch.setattr(
+        "hccl_py.gradient_choice.measure", lambda comm, codecs: (Link(1e6), dict.fromkeys(codecs, speed))
+    )
+
+
+def test_auto_gives_parameters_codecs_of_their_own_within_one_budget(
+    two: Ranks, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    put_measured(monkeypatch)
+
+    def task(comm: Communicator, most_error: float) -> tuple[dict[int, Codec | None], list[Array]]:
+        reducer = GradientReducer(comm, "auto", most_error=most_error)
+        gradients = [lopsided(comm, step) for step in range(LOOK_STEPS + 2)]
+        run(comm, reducer, gradients)
+        return dict(reducer.auto.layers), gradients
+
+    with caplog.at_level(logging.INFO, "hccl_py"):
+        (chosen, got), (others, also) = two.run(lambda comm: task(comm, 0.2))
+    assert chosen == others == {1: INT4, 3: SIGN} and "by parameter: " in caplog.text
+    assert all(np.array_equal(a, b) for a, b in zip(got, also, strict=True))
+    last = len(got) - 1
+    wrong = np.abs(got[last] - sum(lopsided(two.comms[rank], last) for rank in (0, 1)) / 2)[4260:]
+    assert len(np.unique(np.abs(got[last][4260:]))) < 20 and wrong.max() > 0  # signs and a scale for each block
+    assert two.run(lambda comm: task(comm, 0.17))[0][0] in ({}, {1: INT4, 3: SIGN})
+    assert two.run(lambda comm: task(comm, 0.0))[0][0] == {}
+
+
+@pytest.mark.parametrize("compression", ["auto", "sign", "switching"])
+@pytest.mark.parametrize("cut", [1, 5, LOOK_STEPS, LOOK_STEPS + 3])
+def test_saved_and_resumed_is_the_same_bit_for_bit(
+    two: Ranks, monkeypatch: pytest.MonkeyPatch, compression: str, cut: int
+) -> None:
+    put_measured(monkeypatch)
+    steps = LOOK_STEPS + 6
+
+    def make(comm: Communicator) -> GradientReducer:
+        what = Switching(INT8, INT4, window=2, change=0.5) if compression == "switching" else compression
+        return GradientReducer(comm, what, guard=Guard(1.2, hold_steps=2))
+
+    def task(comm: Communicator) -> tuple[list[Array], list[Array]]:
+        gradients = [lopsided(comm, step) * np.float32(0.05 if step in (4, 12) else 1) for step in range(steps)]
+        whole, parts = [each.copy() for each in gradients], gradients
+        reducer, first, second = make(comm), make(comm), make(comm)
+        for step, bucket in enumerate(whole):
+            reducer.reduce(bucket, SPANS, step)
+        for step in range(cut):
+            first.reduce(parts[step], SPANS, step)
+        second.load_state_dict(first.state_dict())
+        for step in range(cut, steps):
+            second.reduce(parts[step], SPANS, step)
+        return whole, parts
+
+    for whole, parts in two.run(task):
+        assert all(np.array_equal(a, b) for a, b in zip(whole, parts, strict=True))
+
+
+def test_states_of_another_kind_are_refused_and_a_world_may_change(two: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_measured(monkeypatch)
+
+    def task(comm: Communicator) -> dict[str, object]:
+        reducer = GradientReducer(comm, "auto")
+        run(comm, reducer, [gradient(comm, step) for step in range(3)])
+        return reducer.state_dict()
+
+    states = two.run(task)
+    with pytest.raises(ConfigError, match="auto is not in use"):
+        GradientReducer(two.comms[0], "int8").load_state_dict(states[0])
+    with pytest.raises(ConfigError, match="lacks"):
+        GradientReducer(two.comms[0], "int8").load_states([{"errors": {}}])
+    with Ranks("loopback", 3) as three:
+
+        def go_on(comm: Communicator) -> Array:
+            reducer = GradientReducer(comm, "auto")
+            reducer.load_states(states)
+            bucket = np.zeros(COUNT, np.float32)
+            reducer.reduce(bucket, SPANS, 3)
+            left = reducer.feedback.total("send", 1, 4096) / 3 + reducer.feedback.total("owner", 1, 4096)
+            return np.concatenate([bucket[64:4160], left])
+
+        found = three.run(go_on)
+    got = found[0][:4096] + sum(each[4096:] for each in found)
+    errors = [state["errors"] for state in states]
+    wanted = sum(each["send/1/0"] for each in errors) / 2  # type: ignore[index]
+    for each in errors:
+        for key, values in each.items():  # type: ignore[attr-defined]
+            stage, parameter, offset = key.split("/")
+            if (stage, parameter) == ("owner", "1"):
+                wanted[int(offset) : int(offset) + len(values)] += values
+    assert np.abs(got - wanted).max() < 1e-5 and np.abs(wanted).max() > 0.1

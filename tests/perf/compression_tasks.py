@@ -70,7 +70,7 @@ def training_step(tell: Tell, rounds: int, width: int = 1440) -> dict[str, Any]:
         for name in models:
             step(name)
     samples = _in_turns(dist.barrier, {name: (lambda name=name: step(name)) for name in models}, rounds)
-    why = sorted({decision.why for decision in hook.reducer._decisions.values()})
+    why = sorted({decision.why for decision in hook.reducer.auto.decisions.values()})
     dist.destroy_process_group()
     return {"samples": samples, "why": why, "parameters": sum(p.numel() for p in models["auto"].parameters())}
 

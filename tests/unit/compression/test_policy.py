@@ -126,22 +126,38 @@ def test_precision_follows_the_gradient() -> None:
 
 def test_the_guard_sees_what_is_not_finite_and_lets_go() -> None:
     guard = Guard(2.0, hold_steps=3, memory=0.0)
-    assert guard.look(1.0, 3.9) == ""
+    assert guard.look(1.0, 3.9, 0) == ""
     for bad in (math.nan, math.inf):
-        assert "not finite" in guard.look(bad, 0.0)
-    assert guard.look(1.0, 0.0) == ""
-    assert "errors are 3 times" in guard.look(1.0, 9.0)
-    assert [bool(guard.look(1.0, 0.0)) for _ in range(4)] == [True, True, False, False]
-    assert guard.look(0.0, 5.0) == ""
-    assert guard.look(1.0, math.nan)
+        assert "not finite" in guard.look(bad, 0.0, 1)
+    assert guard.look(1.0, 0.0, 1) == ""
+    assert "errors are 3 times" in guard.look(1.0, 9.0, 2)
+    held = [bool(guard.look(1.0, 0.0, step, what)) for step in (2, 3, 4, 5, 6) for what in ("one", "another")]
+    assert held == [True] * 6 + [False] * 4
+    assert guard.look(0.0, 5.0, 7) == ""
+    assert guard.look(1.0, math.nan, 8)
+
+
+def test_regimes_and_the_guard_are_saved() -> None:
+    norms = [8.0, 8.1, 8.0, 4.0, 4.0, 4.1, 9.0]
+    for cut in range(len(norms)):
+        first, second = Switching(INT8, INT4, window=2), Switching(INT8, INT4, window=2)
+        whole = [first.observe(norm) for norm in norms[:cut]]
+        second.load_state_dict(first.state_dict())
+        assert second.codec == first.codec
+        assert [second.observe(norm) for norm in norms[cut:]] == [first.observe(norm) for norm in norms[cut:]], whole
+    guard, resumed = Guard(2.0, 3), Guard(2.0, 3)
+    assert guard.look(1.0, 9.0, 2, "a")
+    resumed.load_state_dict(guard.state_dict())
+    for step in (3, 4, 5):
+        assert resumed.look(0.2, 1.0, step, "a") == guard.look(0.2, 1.0, step, "a")
 
 
 def test_the_guard_compares_with_what_a_gradient_usually_is() -> None:
     steady, nervous = Guard(2.0, memory=0.9), Guard(2.0, memory=0.0)
     for guard in (steady, nervous):
-        assert guard.look(1.0, 1.0) == ""
-    assert steady.look(0.01, 1.0) == "" and nervous.look(0.01, 1.0)
-    reasons = [steady.look(0.01, 1.0) for _ in range(30)]
+        assert guard.look(1.0, 1.0, 0, "a") == ""
+    assert steady.look(0.01, 1.0, 1, "a") == "" and nervous.look(0.01, 1.0, 1, "a")
+    reasons = [steady.look(0.01, 1.0, step, "a") for step in range(2, 32)]
     assert not reasons[0] and reasons[-1]
 
 
