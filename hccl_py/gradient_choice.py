@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -124,11 +125,9 @@ class AutoChoice:
         if uniform is None:
             return {}
         # Finer ones, should the budget ask for them, and coarser ones that would be faster.
+        most_s, least_bits = seconds({uniform: num_bytes}), uniform.bits_per_element
         candidates = [
-            codec
-            for codec in speeds
-            if codec.bits_per_element >= uniform.bits_per_element
-            or seconds({codec: num_bytes}) < seconds({uniform: num_bytes})
+            codec for codec in speeds if codec.bits_per_element >= least_bits or seconds({codec: num_bytes}) < most_s
         ]
         chosen = choose_per_layer(layers, candidates, self._most_error)
         sizes: dict[Codec, int] = {}
@@ -140,7 +139,7 @@ class AutoChoice:
             else:
                 sizes[codec] = sizes.get(codec, 0) + 4 * layer.count
         exact = choose(exact_bytes, self._comm.size, link, speeds, 0.0).exact_s if exact_bytes else 0.0
-        if (seconds(sizes) + exact) * _LEAST_GAIN >= seconds({uniform: num_bytes}):
+        if (seconds(sizes) + exact) * _LEAST_GAIN >= most_s:
             return {}
         parts = ", ".join(f"{codec.text} {size / num_bytes:.0%}" for codec, size in sizes.items())
         error = math.sqrt(sum((expected_error(chosen[each.parameter]) * each.norm) ** 2 for each in layers))
@@ -187,8 +186,8 @@ def measure(comm: Communicator, codecs: Sequence[Codec]) -> tuple[Link, dict[Cod
     out = np.zeros_like(values)
     for codec in codecs:
         code = encode_values(codec, values, Draw())
-        times.append(_best(lambda codec=codec: encode_values(codec, values, Draw())))
-        times.append(_best(lambda codec=codec, code=code: _decode_add(codec, code, out)))
+        times.append(_best(partial(encode_values, codec, values, Draw())))
+        times.append(_best(partial(_decode_add, codec, code, out)))
     agreed = np.array(times)
     comm.all_reduce(agreed, op=ReduceOp.MAX)
     small_s, large_s, small_local_s, large_local_s, *coding = (float(value) for value in agreed)

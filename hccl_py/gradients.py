@@ -59,9 +59,9 @@ class GradientReducer:
     ) -> None:
         if not isinstance(compression, (str, Codec, Switching)):
             raise ConfigError(f'compression is a {type(compression).__name__}; give a codec, its text, or "auto"')
-        self.auto = (
-            AutoChoice(comm, budget(comm) if most_error is None else most_error) if compression == "auto" else None
-        )
+        self.auto: AutoChoice | None = None
+        if compression == "auto":
+            self.auto = AutoChoice(comm, budget(comm) if most_error is None else most_error)
         self._switching = compression if isinstance(compression, Switching) else None
         if isinstance(compression, str) and self.auto is None:
             compression = parse_codec(compression)
@@ -134,11 +134,12 @@ class GradientReducer:
 
     def _reduce_parts(self, values: Array, layout: Spans, codec: Codec | None, step: int) -> Codec | None:
         """Exact parts first: with them ranks agree on whether the rest may be compressed."""
-        exact, large = [], []
+        exact: list[tuple[slice, Span]] = []
+        large: list[tuple[slice, Span]] = []
         for place, span in placed(layout):
             (large if compressible(span.count, span.dims) else exact).append((place, span))
         spans = tuple(span for _, span in large)
-        gradient = sum(float(np.dot(values[place], values[place])) for place, _ in large)
+        gradient = math.fsum(float(np.dot(values[place], values[place])) for place, _ in large)
         errors = self.feedback.squares("send", spans) + self.feedback.squares("host", spans) / self._per_host
         shared = np.concatenate([*(values[place] for place, _ in exact), np.array([gradient, errors], np.float32)])
         self._comm.all_reduce(shared, op=ReduceOp.AVG)
@@ -214,7 +215,7 @@ class GradientReducer:
         Raises:
             ConfigError: it is no such state, or of another kind of compression.
         """
-        self._load([state], state["errors"] if "errors" in state else {})
+        self._load([state], state.get("errors", {}))
 
     def load_states(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Take up the states of all ranks of a world of any size, by rank. No error is lost."""

@@ -143,10 +143,7 @@ def test_auto_keeps_to_the_policy_of_the_cluster_file(
     file = tmp_path / "cluster.yaml"
     text = (Path(__file__).parents[2] / "cluster_configs" / "single_host_4cpu.yaml").read_text(encoding="utf-8")
     file.write_text(text + (f"\npolicy: {{{said}}}\n" if said else ""), encoding="utf-8")
-    speed = CodecSpeed(4e9, 4e9)
-    monkeypatch.setattr(
-        "hccl_py.gradient_choice.measure", lambda comm, codecs: (Link(1e6), dict.fromkeys(codecs, speed))
-    )
+    put_measured(monkeypatch)
     with Ranks("loopback", 2, {"topology": str(file)}) as group:
         results = group.run(lambda comm: run(comm, GradientReducer(comm, "auto"), [gradient(comm)]))
     assert used(results) == [None if expected is None else parse_codec(expected)]
@@ -190,10 +187,10 @@ def lopsided(comm: Communicator, step: int) -> Array:
 
 
 def put_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    speed = CodecSpeed(4e9, 4e9)
-    monkeypatch.setattr(
-        "hccl_py.gradient_choice.measure", lambda comm, codecs: (Link(1e6), dict.fromkeys(codecs, speed))
-    )
+    def measured(comm: Communicator, codecs: list[Codec]) -> tuple[Link, dict[Codec, CodecSpeed]]:
+        return Link(1e6), dict.fromkeys(codecs, CodecSpeed(4e9, 4e9))
+
+    monkeypatch.setattr("hccl_py.gradient_choice.measure", measured)
 
 
 def test_auto_gives_parameters_codecs_of_their_own_within_one_budget(
