@@ -240,6 +240,11 @@ class Switching:
         self._sum, self._count, self._last = 0.0, 0, math.nan
         self.codec = fine
 
+    @property
+    def codecs(self) -> tuple[Codec, Codec]:
+        """Fine and coarse."""
+        return self._fine, self._coarse
+
     def observe(self, norm: float) -> Codec:
         """Take the norm of a step's reduced gradient; return the codec for the next step."""
         self._sum += norm * norm

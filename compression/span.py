@@ -13,7 +13,8 @@ from hccl_py.core.errors import ConfigError
 class Span:
     """``count`` elements of parameter number ``parameter`` from ``offset`` on.
 
-    ``rows``: of the parameter, if the span is all of it and it is a matrix; 0: not one. ``part``: it is a part of one.
+    ``rows``: of the parameter, if the span is all of it and it is a matrix; 0: not one. ``part``: it is a part of
+    a large one.
     """
 
     parameter: int

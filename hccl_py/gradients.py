@@ -24,7 +24,7 @@ from hccl_py.compression.policy import Decision, Guard, Ramp, Switching, compres
 from hccl_py.compression.span import Span, Spans, check_spans, placed
 from hccl_py.core.errors import ConfigError
 from hccl_py.core.types import DType, ReduceOp
-from hccl_py.gradient_choice import AutoChoice, budget
+from hccl_py.gradient_choice import AUTO_CODECS, AutoChoice, budget
 
 _log = logging.getLogger("hccl_py")
 
@@ -92,6 +92,16 @@ class GradientReducer:
             wanted = self._codec if self._switching is None else self._switching.codec
         return self._ramp.codec(wanted, step)
 
+    @property
+    def codecs(self) -> list[Codec]:
+        """All that may be used."""
+        found = [self._codec, self._ramp.gentle]
+        if self._switching is not None:
+            found += self._switching.codecs
+        if self.auto is not None:
+            found += [parse_codec(text) for text in AUTO_CODECS]
+        return [codec for codec in found if codec is not None]
+
     def is_plain(self, codec: Codec | None) -> bool:
         """True if a bucket for which there is this codec is an exact all_reduce and nothing else."""
         return codec is None and self._switching is None and not self._compressed
@@ -137,7 +147,7 @@ class GradientReducer:
         exact: list[tuple[slice, Span]] = []
         large: list[tuple[slice, Span]] = []
         for place, span in placed(layout):
-            (large if compressible(span.count, span.dims) else exact).append((place, span))
+            (large if span.part or compressible(span.count, span.dims) else exact).append((place, span))
         spans = tuple(span for _, span in large)
         gradient = math.fsum(float(np.dot(values[place], values[place])) for place, _ in large)
         errors = self.feedback.squares("send", spans) + self.feedback.squares("host", spans) / self._per_host

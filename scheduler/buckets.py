@@ -11,6 +11,8 @@ from functools import cached_property
 from hccl_py.core.errors import ConfigError
 from hccl_py.core.types import DType
 
+UNIT = 256  # elements; where parameters are cut at multiples of it, compression does not see the cuts
+
 
 @dataclass(frozen=True, order=True)
 class Span:
@@ -104,8 +106,12 @@ class BucketPlan:
         return hashlib.sha256(self.to_bytes()).hexdigest()
 
     @classmethod
-    def fixed(cls, numel: Sequence[int], dtype: Sequence[DType], most_bytes: int, order: Sequence[int]) -> BucketPlan:
+    def fixed(
+        cls, numel: Sequence[int], dtype: Sequence[DType], most_bytes: int, order: Sequence[int], whole: bool = False
+    ) -> BucketPlan:
         """Buckets of at most ``most_bytes``, filled in the given order of parameters; a larger parameter is split.
+
+        It is split at multiples of 256 elements, where that is possible; with ``whole`` it is a bucket of its own.
 
         One bucket is open for each element type. They are sent in the order in which they are complete.
         """
@@ -116,8 +122,9 @@ class BucketPlan:
         for parameter in order:
             kind = dtype[parameter]
             most = most_bytes // kind.itemsize
-            for offset in range(0, numel[parameter], most):
-                count = min(most, numel[parameter] - offset)
+            most -= most % UNIT if most > UNIT else 0
+            for offset in range(0, numel[parameter], numel[parameter] if whole else most):
+                count = numel[parameter] if whole else min(most, numel[parameter] - offset)
                 spans = open_.setdefault(kind, [])
                 if spans and sum(span.count for span in spans) + count > most:
                     done.append(Bucket(kind, tuple(spans)))

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from hccl_py.core.errors import ConfigError
 from hccl_py.core.types import DType
-from hccl_py.scheduler.buckets import Bucket, BucketPlan, Span
+from hccl_py.scheduler.buckets import UNIT, Bucket, BucketPlan, Span
 from hccl_py.scheduler.timeline import Timeline
 
 MOST_BUCKET_BYTES = 32 << 20
@@ -107,8 +107,11 @@ def _atoms(timeline: Timeline, order: Sequence[int], most_bytes: int) -> list[_A
     atoms = []
     for i in order:
         itemsize, numel = timeline.dtype[i].itemsize, timeline.numel[i]
-        pieces = -(-numel * itemsize // (most_bytes // itemsize * itemsize))
-        cuts = [numel * k // pieces for k in range(pieces + 1)]
+        most = most_bytes // itemsize
+        unit = UNIT if most >= UNIT else 1
+        units = -(-numel // unit)
+        pieces = -(-units // (most // unit))
+        cuts = [min(units * k // pieces * unit, numel) for k in range(pieces + 1)]
         for begin, end in pairwise(cuts):
             atoms.append(_Atom(timeline.ready_s[i], (end - begin) * itemsize, (Span(i, begin, end - begin),)))
     return atoms

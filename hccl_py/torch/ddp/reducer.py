@@ -20,13 +20,14 @@ from hccl_py.core.types import Collective, DType, ReduceOp
 from hccl_py.scheduler.buckets import BucketPlan
 from hccl_py.scheduler.timeline import Timeline
 from hccl_py.torch.ddp.arena import Arena
+from hccl_py.torch.ddp.compressor import Compressor
 from hccl_py.torch.ddp.graph import leaves_below
 from hccl_py.torch.ddp.hooks import CommHook, GradBucket, HookWork
 from hccl_py.torch.ddp.layout import Bucket, Layout, orders
 from hccl_py.torch.ddp.parameters import Parameters
 from hccl_py.torch.process_group import HcclProcessGroup
 
-_ALL_REDUCE, _SUM = int(Collective.ALL_REDUCE), int(ReduceOp.SUM)
+_ALL_REDUCE, _SUM, _AVG = int(Collective.ALL_REDUCE), int(ReduceOp.SUM), int(ReduceOp.AVG)
 _now_s = time.perf_counter
 
 
@@ -47,6 +48,7 @@ class Reducer:
         static: every step uses the same parameters equally often.
         divide_views: divide gradients that lie in the bucket already, instead of multiplying by 1/n (torch does so with
             ``gradient_as_bucket_view``; where n is no power of two the last bit differs).
+        compressor: averages buckets with fewer bytes; None: sums of what was divided before.
     """
 
     def __init__(
@@ -58,11 +60,15 @@ class Reducer:
         find_unused: bool,
         static: bool,
         divide_views: bool,
+        compressor: Compressor | None = None,
     ) -> None:
         self.parameters = parameters
         self._group = group
         self._find_unused, self._static, self._divide_views = find_unused, static, divide_views
         count = len(parameters)
+        self._compressor = compressor
+        if compressor is not None:
+            compressor.check(plan)
         self._layout = Layout(plan, parameters, self._arena)
         self._hook: tuple[CommHook, Any] | None = None
         self._divisor = float(group.size())
@@ -115,6 +121,8 @@ class Reducer:
         if plan == self.plan:
             return
         orders(plan, self.parameters)
+        if self._compressor is not None:
+            self._compressor.check(plan)
         old, tensors = self._layout, self.parameters.tensors
         grads = {i: p.grad for i, p in enumerate(tensors) if p.grad is not None and _same(p.grad, old.views[i])}
         if not grads:
@@ -137,8 +145,8 @@ class Reducer:
 
     def set_hook(self, state: Any, hook: CommHook) -> None:
         """Call ``hook(state, bucket)`` in place of every all_reduce; it divides, too."""
-        if self._hook is not None:
-            raise ConfigError("a communication hook has been registered before; there can be one")
+        if self._hook is not None or self._compressor is not None:
+            raise ConfigError("a communication hook, or compression, was asked for before; there can be one")
         if self._begun:
             raise ConfigError("a communication hook can be registered between steps only")
         self._hook = (hook, state)
@@ -228,7 +236,9 @@ class Reducer:
     def _take(self, index: int, has_gradient: bool) -> None:
         """Put a gradient in its place, divided; start what is complete by it."""
         parameter, view = self.parameters.tensors[index], self._layout.views[index]
-        grad, divisor = parameter.grad, 1.0 if self._hook is not None else self._divisor
+        grad, divisor = parameter.grad, self._divisor
+        if self._hook is not None or self._compressor is not None:
+            divisor = 1.0  # they divide
         if grad is None:
             view.zero_()
         elif not grad.is_sparse and _same(grad, view):
@@ -260,22 +270,29 @@ class Reducer:
     def _start(self, bucket: Bucket) -> None:
         self.started_s.append(_now_s() - self._armed_s)
         if self._hook is None:
-            self._works.append(self._all_reduce(bucket.flat, bucket.dtype))
+            self._works.append(self._averaging(bucket, bucket.flat))
         else:
             hook, state = self._hook
             self._works.append(HookWork(hook(state, GradBucket(bucket, self._layout, self.parameters)), bucket.flat))
 
-    def _all_reduce(self, flat: Tensor, dtype: DType) -> _Started | None:
+    def _averaging(self, bucket: Bucket, flat: Tensor) -> _Started | None:
+        """Start the average of ``flat``, this rank's part of a bucket; None: it is there."""
+        if self._compressor is None:
+            return self._all_reduce(flat, bucket.dtype)
+        averaged = self._compressor.average(bucket, self._layout, flat)
+        return averaged if averaged is not None else self._all_reduce(flat, bucket.dtype, _AVG)
+
+    def _all_reduce(self, flat: Tensor, dtype: DType, op: int = _SUM) -> _Started | None:
         """Start the sum of ``flat`` over all ranks; None: it is there."""
         group = self._group
         engine, ptr, count = group._open(), flat.data_ptr(), flat.numel()
         group._sequence += 1
         if group._blocking:
-            engine.run(Collective.ALL_REDUCE, ReduceOp.SUM, dtype, 0, ptr, ptr, count)
+            engine.run(Collective.ALL_REDUCE, ReduceOp(op), dtype, 0, ptr, ptr, count)
             return None
-        started = engine.start_shortly(_ALL_REDUCE, _SUM, int(dtype), 0, ptr, ptr, count, flat)
+        started = engine.start_shortly(_ALL_REDUCE, op, int(dtype), 0, ptr, ptr, count, flat)
         if started is False:  # a plan table is still to be loaded
-            started = engine.start(Collective.ALL_REDUCE, ReduceOp.SUM, dtype, 0, ptr, ptr, count, flat)
+            started = engine.start(Collective.ALL_REDUCE, ReduceOp(op), dtype, 0, ptr, ptr, count, flat)
         return started
 
     def _started_all(self) -> None:
@@ -291,7 +308,7 @@ class Reducer:
         for bucket in self._layout.buckets:
             zeros = torch.zeros_like(bucket.flat)
             if self._hook is None:
-                works.append(self._all_reduce(zeros, bucket.dtype))
+                works.append(self._averaging(bucket, zeros))
             else:
                 hook, state = self._hook
                 shadow = GradBucket(bucket, self._layout, self.parameters)
@@ -302,6 +319,16 @@ class Reducer:
         for work in works:
             if work is not None:
                 work.wait()
+        self._step_compressor()
+
+    def _step_compressor(self) -> None:
+        """A step is over on all ranks."""
+        if self._compressor is None:
+            return
+        self._compressor.step += 1
+        if self._divisor != self._group.size():  # it has divided by the number of ranks
+            for arena in self._layout.arenas.values():
+                arena.flat.mul_(self._group.size() / self._divisor)
 
     def _reports_use(self) -> bool:
         """True if this step ends with an all_reduce of who used which parameters."""
@@ -351,6 +378,7 @@ class Reducer:
                     view = self._layout.views[index]
                     if parameter.grad is None or not _same(parameter.grad, view):
                         parameter.grad = view
+        self._step_compressor()
         self._works = []
         self._used = bytearray(len(self.parameters))
         self._armed = self._begun = False

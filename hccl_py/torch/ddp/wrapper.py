@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -14,10 +14,13 @@ from torch.autograd.profiler import record_function
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 from torch.distributed.utils import _sync_module_states, _verify_param_shape_across_processes
 
+from hccl_py.compression.codec import Codec
+from hccl_py.compression.policy import Switching
 from hccl_py.core.errors import ConfigError
 from hccl_py.scheduler.buckets import BucketPlan
 from hccl_py.scheduler.timeline import Timeline
 from hccl_py.torch.ddp.adaptation import Adaptation
+from hccl_py.torch.ddp.compressor import Compressor
 from hccl_py.torch.ddp.graph import tensors_in
 from hccl_py.torch.ddp.hooks import CommHook
 from hccl_py.torch.ddp.join import DdpJoinHook
@@ -58,6 +61,11 @@ class DistributedDataParallel(nn.Module, Joinable):
         gradient_as_bucket_view: gradients that lie in the bucket already are divided in torch's way; nothing else.
         static_graph: every step uses the same parameters, equally often.
         device_mesh: one-dimensional, in place of ``process_group``.
+        compression: gradients travel encoded: a codec or its text ("int8", "powersgd:4"), a
+            :class:`~hccl_py.compression.policy.Switching`, or "auto": exact unless a codec is measured to be faster.
+            Errors are fed back; see docs/COMPRESSION.md. None: exact.
+        compression_options: ``ramp``, ``guard``, ``seed`` and ``most_error`` of
+            :class:`~hccl_py.gradients.GradientReducer`.
 
     Raises:
         ConfigError: an argument that is not served: modules on GPUs, native ``mixed_precision`` (use torch.autocast),
@@ -86,6 +94,8 @@ class DistributedDataParallel(nn.Module, Joinable):
         bucket_cap_mb_list: list[int] | None = None,
         batched_grad_copy: bool = False,
         forward_sync_buffers: bool | None = None,
+        compression: Codec | Switching | str | None = None,
+        compression_options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         Joinable.__init__(self)
@@ -137,6 +147,11 @@ class DistributedDataParallel(nn.Module, Joinable):
         if init_sync:
             _verify_param_shape_across_processes(self.process_group, list(parameters.tensors))
             self.sync_module_states(0, forward_sync_buffers is not None or self.forward_sync_buffers)
+        if compression is None and compression_options:
+            raise ConfigError("DistributedDataParallel: compression_options without compression")
+        self._compressor: Compressor | None = None
+        if compression is not None:
+            self._compressor = Compressor(self.process_group, parameters, compression, compression_options or {})
         self._arranged = find_unused_parameters and not static_graph  # no step shows the order of all gradients
         self.reducer = Reducer(
             parameters,
@@ -145,6 +160,7 @@ class DistributedDataParallel(nn.Module, Joinable):
             find_unused=find_unused_parameters and not static_graph,
             static=static_graph,
             divide_views=gradient_as_bucket_view,
+            compressor=self._compressor,
         )
         # Whoever says how large buckets are, or cuts them, has them so; else the scheduler may change them.
         group = self.process_group
@@ -155,7 +171,8 @@ class DistributedDataParallel(nn.Module, Joinable):
         self._unhook = weakref.finalize(self, _remove_all, handles)
 
     def _fixed(self, parameters: Parameters, order: Any) -> BucketPlan:
-        return BucketPlan.fixed(parameters.numel, parameters.dtype, self._bucket_bytes, tuple(order))
+        whole = self._compressor is not None and not self._compressor.cuts
+        return BucketPlan.fixed(parameters.numel, parameters.dtype, self._bucket_bytes, tuple(order), whole)
 
     # What torch's users know.
 
@@ -239,6 +256,37 @@ class DistributedDataParallel(nn.Module, Joinable):
             self._adaptation = None
         self.reducer.adopt(plan)
 
+    @property
+    def compressor(self) -> Compressor | None:
+        """What compresses, and says what it chose; None: nothing does."""
+        return self._compressor
+
+    def compression_state(self) -> dict[str, Any]:
+        """What compression has to remember on this rank, between steps: errors, and what its policy has seen.
+
+        Save one for each rank, beside the ``state_dict()`` of module and optimizer.
+
+        Raises:
+            ConfigError: there is no compression.
+        """
+        return self._compressing().state_dict()
+
+    def load_compression_state(self, state: Mapping[str, Any] | list[Mapping[str, Any]]) -> None:
+        """Take up this rank's :meth:`compression_state`, or (a list) those of all ranks of a world of any size.
+
+        All ranks must do so between the same two steps. In a world of the same size training goes on with the same
+        bits, whatever the buckets are.
+
+        Raises:
+            ConfigError: there is no compression, or the state is not one of this kind of it.
+        """
+        self._compressing().load(state)
+
+    def _compressing(self) -> Compressor:
+        if self._compressor is None:
+            raise ConfigError("DistributedDataParallel: it was made without compression")
+        return self._compressor
+
     def timeline(self) -> Timeline:
         """When the last averaged backward had each gradient on this rank, in seconds from the end of forward on."""
         return self.reducer.timeline()
@@ -271,9 +319,10 @@ class DistributedDataParallel(nn.Module, Joinable):
         if not self._adapts or not self._arranged or self._join_config.enable or self.reducer.has_hook:
             return
         if self._adaptation is None:
-            self._adaptation = Adaptation(
-                self.reducer, self.process_group, free_buckets=not self.find_unused_parameters or self.static_graph
-            )
+            free = not self.find_unused_parameters or self.static_graph
+            if self._compressor is not None and not self._compressor.cuts:
+                free = False  # the scheduler may cut parameters
+            self._adaptation = Adaptation(self.reducer, self.process_group, free_buckets=free)
         self._adaptation.reduced()
 
     def arrange(self) -> None:
