@@ -33,6 +33,7 @@ add_library(hccl_py_engine STATIC
   ${HCCL_PY_ENGINE_DIR}/program.cpp
   ${HCCL_PY_ENGINE_DIR}/progress.cpp
   ${HCCL_PY_ENGINE_DIR}/segments.cpp
+  ${HCCL_PY_ENGINE_DIR}/shared_fold.cpp
   ${HCCL_PY_ENGINE_DIR}/slot_call.cpp
   ${HCCL_PY_ENGINE_DIR}/waiter.cpp
   ${HCCL_PY_ENGINE_DIR}/wire.cpp

@@ -29,11 +29,14 @@ class Shape:
         slots: slots per block.
         channels: parallel channels to one peer.
         one_round: claim (checked by the verifier) that ranks only read each other's INPUT.
+        shared_fold: claim (checked by the verifier) that it is an all_reduce in canonical order, so that ranks of one
+            host may as well fold a share each, over shared memory.
     """
 
     slots: int = 1
     channels: int = 1
     one_round: bool = False
+    shared_fold: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,15 @@ class Algorithm:
         programs = []
         for rank in range(world):
             writer = Writer(
-                collective, world, root, rank, shape.slots, known, channels=shape.channels, one_round=shape.one_round
+                collective,
+                world,
+                root,
+                rank,
+                shape.slots,
+                known,
+                channels=shape.channels,
+                one_round=shape.one_round,
+                shared_fold=shape.shared_fold,
             )
             if world > 1:
                 self.write(writer)

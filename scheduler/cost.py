@@ -9,6 +9,8 @@
   is there, and ends when its engine and links are through with it and the last piece of its sources has come.
 * A one-round plan on one host whose INPUT fits in ``one_round_limit_bytes`` goes by shared slots: every rank copies its
   INPUT there, and once all have, reads what it needs. There are no messages.
+* An all_reduce of more than two ranks of one host whose plan allows a shared fold goes by the same slots at any size,
+  in pieces as large as a slot: every rank copies its piece there, folds its share of all, and copies the others'.
 * On one host, messages of ``lend_from_bytes`` or more cost the sender nothing and pass no link: the receiver reads them
   where they lie (lending.py).
 
@@ -25,7 +27,7 @@ from math import inf
 import numpy as np
 import numpy.typing as npt
 
-from hccl_py.scheduler.engine_costs import ONE_ROUND_LIMIT_BYTES, EngineCosts
+from hccl_py.scheduler.engine_costs import LEAST_SHARED_FOLD_BYTES, ONE_ROUND_LIMIT_BYTES, EngineCosts
 from hccl_py.scheduler.plan import Plan
 from hccl_py.scheduler.program import Lends, Program, Step, Where
 from hccl_py.scheduler.rails_for import RailsCost
@@ -67,6 +69,11 @@ class CostModel:
         fits = blocks * bytes_per_block <= self.engine.one_round_limit_bytes
         return plan.one_round and self.one_host and fits
 
+    def shares_fold(self, plan: Plan) -> bool:
+        """True if the engine runs the plan by shared slots, each rank folding a share."""
+        large_enough = self.engine.one_round_limit_bytes >= LEAST_SHARED_FOLD_BYTES
+        return plan.shared_fold and self.one_host and plan.world > 2 and large_enough
+
     def seconds(self, plan: Plan, bytes_per_block: int, itemsize: int = 4) -> float:
         """Predicted time of one collective with blocks of this size."""
         return self.curve(plan, [bytes_per_block], itemsize)[0]
@@ -76,8 +83,10 @@ class CostModel:
         if isinstance(plan, Template):
             rails = RailsCost(dict(plan.params), self.topology, self.placement, self.engine)
             return [rails.seconds(size) for size in sizes_bytes]
-        by_slots = [self.uses_slots(plan, size) for size in sizes_bytes]
         lengths = _slot_lengths(plan, sizes_bytes, itemsize)
+        if self.shares_fold(plan):
+            return [float(seconds) for seconds in self._through_shares(plan.world, lengths.sum(axis=0))]
+        by_slots = [self.uses_slots(plan, size) for size in sizes_bytes]
         found = np.zeros(len(sizes_bytes))
         slots = np.array(by_slots, dtype=np.bool_)
         if slots.any():
@@ -123,11 +132,22 @@ class CostModel:
             if any(o.where is not Where.PEER for o in step.targets):
                 touches = (len(step.sources) + 1) * amounts.of(number)
                 spent[graph.owner[number]] += engine.step_s + touches / engine.touch_Bps
-        hand_over = max(
-            (self._route(s, d).latency_s for s in range(plan.world) for d in range(plan.world) if s != d), default=0.0
-        )
         slowest: _Times = np.array(spent).max(axis=0)
-        return posted + hand_over + slowest
+        return posted + self._hand_over_s(plan.world) + slowest
+
+    def _through_shares(self, world: int, block: _Times) -> _Times:
+        engine = self.engine
+        pieces = np.maximum(np.ceil(block / engine.one_round_limit_bytes), 1)
+        # INPUT and OUTPUT; and, at half the price because it stays in the cache, what is in the slots: written, all but
+        # the own share, folded, the sums of the own share written, and those of the others read.
+        touches = 2 + (3 * (world - 1) + 1) / world / 2
+        meetings_s = pieces * (2 * self._hand_over_s(world) + 4 * engine.step_s)
+        seconds: _Times = meetings_s + touches * block / engine.touch_Bps
+        return seconds
+
+    def _hand_over_s(self, world: int) -> float:
+        pairs = ((src, dst) for src in range(world) for dst in range(world) if src != dst)
+        return max((self._route(src, dst).latency_s for src, dst in pairs), default=0.0)
 
     def _through_messages(self, plan: Plan, lengths: _Times) -> _Times:
         engine, graph = self.engine, plan.certificate.graph

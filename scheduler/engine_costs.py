@@ -9,6 +9,7 @@ from hccl_py.topology.graph import DeviceKind, Topology
 from hccl_py.topology.placement import Placement
 
 ONE_ROUND_LIMIT_BYTES = 64 * 1024
+LEAST_SHARED_FOLD_BYTES = 4096  # the least slot with which the engine shares folds
 
 
 @dataclass(frozen=True)

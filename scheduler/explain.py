@@ -25,7 +25,8 @@ def explain(name: str, certificate: Certificate, digest: bytes) -> str:
         f"  blocks    cut into {first.slots_per_block} slots; {first.channels} channel(s) to a peer"
         + ("; serves uneven blocks" if certificate.uneven else "; equal blocks only"),
         f"  rounds    {rounds(certificate)} one after the other"
-        + (", one-round over shared memory" if first.one_round else ""),
+        + (", one-round over shared memory" if first.one_round else "")
+        + (", over the slots of one host each rank folds a share" if first.shared_fold else ""),
         f"  messages  {len(graph.messages)} in all, at most {_most_messages(graph)} sent by a rank",
     ]
     sent, received = traffic(graph)

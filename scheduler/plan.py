@@ -98,6 +98,11 @@ class Plan:
         """True if ranks only read each other's INPUT, so that shared slots can replace messages."""
         return self.programs[0].one_round
 
+    @property
+    def shared_fold(self) -> bool:
+        """True if ranks of one host may fold a share each over shared memory, instead of sending messages."""
+        return self.programs[0].shared_fold
+
     @cached_property
     def lends(self) -> Lends:
         """Whether the plan also ends where channels hold nothing, so that messages may stay in the sender's memory."""

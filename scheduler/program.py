@@ -18,7 +18,8 @@ MAGIC = 0x4E4C5048  # "HPLN"
 VERSION = 1
 WINDOW = 64  # at most this many unfinished steps of a rank are open at a time
 _FLAG_ONE_ROUND = 1
-_LENDS_SHIFT = 1  # two bits of the flags
+_LENDS_SHIFT, _LENDS_MASK = 1, 3  # two bits of the flags
+_FLAG_SHARED_FOLD = 8
 _HEADER = struct.Struct("<IHBB12IQ")
 _SCRATCH = struct.Struct("<II")
 _STEP = struct.Struct("<IHHII")
@@ -119,6 +120,7 @@ class Program:
     steps: tuple[Step, ...]
     channels: int = 1
     one_round: bool = False
+    shared_fold: bool = False
     lends: Lends = Lends.NEVER  # set by Plan.program
     order: Order = Order.FREE
     digest: int = 0
@@ -129,7 +131,8 @@ class Program:
         header = _HEADER.pack(
             MAGIC, VERSION, self.collective, self.order, self.world, self.rank, self.root, self.slots_per_block,
             self.input_blocks, self.output_blocks, len(self.scratch), len(self.steps), num_operands, self.channels,
-            self.one_round * _FLAG_ONE_ROUND | self.lends << _LENDS_SHIFT, 0, self.digest,
+            self.one_round * _FLAG_ONE_ROUND | self.lends << _LENDS_SHIFT | self.shared_fold * _FLAG_SHARED_FOLD, 0,
+            self.digest,
         )  # fmt: skip
         parts = [header]
         parts.extend(_SCRATCH.pack(*size) for size in self.scratch)
@@ -182,5 +185,6 @@ class Program:
             raise ValueError("operands that belong to no step")
         return cls(
             Collective(collective), world, rank, root, slots, blocks_in, blocks_out, scratch, tuple(steps),
-            channels, bool(flags & _FLAG_ONE_ROUND), Lends(flags >> _LENDS_SHIFT), Order(order), digest,
+            channels, bool(flags & _FLAG_ONE_ROUND), bool(flags & _FLAG_SHARED_FOLD),
+            Lends(flags >> _LENDS_SHIFT & _LENDS_MASK), Order(order), digest,
         )  # fmt: skip

@@ -59,7 +59,12 @@ def verify(programs: Sequence[Program]) -> Certificate:
     if programs[0].collective is Collective.BARRIER:
         _check_barrier(graph, order)
         return Certificate(Order.CANONICAL, uneven, graph, tuple(order))
-    return Certificate(_check_outputs(graph, outputs, expressions), uneven, graph, tuple(order))
+    found = _check_outputs(graph, outputs, expressions)
+    if programs[0].shared_fold and (
+        programs[0].collective is not Collective.ALL_REDUCE or found is not Order.CANONICAL
+    ):
+        raise PlanError("not for a shared fold: it is no all_reduce in canonical order")
+    return Certificate(found, uneven, graph, tuple(order))
 
 
 def _check_agreement(programs: Sequence[Program]) -> None:
@@ -75,7 +80,7 @@ def _check_agreement(programs: Sequence[Program]) -> None:
     for rank, p in enumerate(programs):
         if p.rank != rank or p.world != len(programs):
             raise PlanError(f"program {rank} of {len(programs)} says it is of rank {p.rank} of {p.world}")
-        for name in ("collective", "root", "slots_per_block", "channels", "one_round"):
+        for name in ("collective", "root", "slots_per_block", "channels", "one_round", "shared_fold"):
             if getattr(p, name) != getattr(first, name):
                 raise PlanError(f"rank {rank}: {name} is {getattr(p, name)}, at rank 0 it is {getattr(first, name)}")
 

@@ -30,6 +30,7 @@ class Writer:
         params: Mapping[str, object] | None = None,
         channels: int = 1,
         one_round: bool = False,
+        shared_fold: bool = False,
     ) -> None:
         self.collective = collective
         self.world = world
@@ -38,6 +39,7 @@ class Writer:
         self.slots = slots_per_block
         self.params = dict(params or {})
         self.one_round = one_round
+        self._shared_fold = shared_fold
         self._channels = channels
         self._layout = Layout(collective, world, root, rank, slots_per_block)
         self._scratch: list[ScratchSize] = []
@@ -135,4 +137,5 @@ class Writer:
         return Program(
             self.collective, self.world, self.rank, self.root, self.slots, layout.input_blocks, layout.output_blocks,
             tuple(self._scratch), tuple(self._steps), self._channels, self.one_round,
+            self._shared_fold,
         )  # fmt: skip

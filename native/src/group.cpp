@@ -163,7 +163,7 @@ Group::Begun Group::begin_collective(Op& op) {
     cpu_relax();
   }
   if (current_ != nullptr) {
-    slot_call_->fold(op.call, board_, mine_.sequence);
+    fold_slots();
     finish_current();
   }
   release_token();
@@ -434,9 +434,13 @@ bool Group::drive_collective() {
     if (!arrive()) return false;
     if (current_ == nullptr) return true;  // it failed the contract check
     if (slot_call_ != nullptr) {
-      slot_call_->fold(current_->call, board_, mine_.sequence);
+      fold_slots();
       finish_current();
       return true;
+    }
+    if (sharing_ && !all_shared()) {
+      phase_ = Phase::sharing;
+      return drive_shared_fold(true);
     }
     if (contract_) contract_->begin(mine_);
     phase_ = contract_ ? Phase::checking : Phase::ready;
@@ -458,6 +462,7 @@ bool Group::drive_collective() {
     }
     phase_ = Phase::running;
   }
+  if (phase_ == Phase::sharing) return drive_shared_fold(false);
   switch (current_->executor->advance()) {
     case Executor::Outcome::moved: return true;
     case Executor::Outcome::idle: return false;
@@ -479,6 +484,7 @@ void Group::begin(Op& op) {
   slot_call_ = slot_call_of(op);
   mine_ = slot_call_ != nullptr ? slot_call_->contract() : fingerprint_of(op.executor->program().header(), op.call);
   mine_.sequence = op.sequence;
+  sharing_ = slot_call_ == nullptr && !remote_ && SharedFold::fits(op.executor->program(), board_) && op.call.count != 0;
   if (settled_) enter();
 }
 
@@ -509,12 +515,16 @@ void Group::enter() {
   BoardRank& mine = board_.rank(my_local_);
   Fingerprint& line = mine.line[mine_.sequence & 1];
   if (slot_call_ != nullptr) {
-    slot_call_->publish(current_->call, board_, my_local_, mine_.sequence);
+    slot_call_->publish(current_->call, board_, my_local_, mine_.sequence, rounds_);
   } else {
     if (shm_) find_shared();
     line.segment = lending_.output.segment;
     line.segment_offset = lending_.output.offset;
     mine.write_contract(mine_, mine_.sequence);
+    if (sharing_) {
+      shared_fold_->begin(current_->call, rounds_);
+      if (lending_.output.segment == 0) shared_fold_->publish();  // else the peers may all be able to reach each other's memory
+    }
   }
   Sequence(line.sequence).store(mine_.sequence, std::memory_order_release);
   bells_->ring_others(my_local_);
@@ -542,6 +552,28 @@ bool Group::arrive() {
   return true;
 }
 
+void Group::fold_slots() {
+  slot_call_->fold(current_->call, board_, mine_.sequence, rounds_);
+  rounds_ += slot_call_->rounds();
+}
+
+// Once all have entered. Memory that all can reach needs no slots: who loads and stores there copies nothing. All see the
+// same lines, so all come to the same answer.
+bool Group::all_shared() const {
+  for (std::uint32_t i = 0; i < board_.num_ranks(); ++i)
+    if (board_.rank(i).line[mine_.sequence & 1].segment == 0) return false;
+  return true;
+}
+
+bool Group::drive_shared_fold(bool moved) {
+  const SharedFold::Outcome outcome = shared_fold_->advance();
+  if (outcome != SharedFold::Outcome::done) return moved || outcome == SharedFold::Outcome::moved;
+  rounds_ = shared_fold_->round();
+  traffic_ = shared_fold_->traffic();
+  finish_current();
+  return true;
+}
+
 // Which buffers of the current call lie in memory that the peers can reach.
 void Group::find_shared() {
   lending_.input = lending_.output = {};
@@ -555,6 +587,7 @@ void Group::find_shared() {
   };
   lending_.input = place(call.input, elements(h.input_blocks, call.count, call.input_counts) * element);
   lending_.output = place(call.output, elements(h.output_blocks, call.count, call.output_counts) * element);
+  if (sharing_ && call.count / world_ * element < options_.shm.shared_from_bytes) lending_.output = {};
 }
 
 bool Group::begin_run() {

@@ -204,6 +204,7 @@ void Group::set_up_board(Board board) {
     local_index_[local_ranks_[i]] = static_cast<int>(i);
     if (local_ranks_[i] == rank_) my_local_ = i;
   }
+  if (board_.num_ranks() > 2) shared_fold_ = std::make_unique<SharedFold>(board_, *bells_, my_local_, local_ranks_);
   WaitPolicy policy = WaitPolicy::choose(static_cast<std::uint32_t>(local_ranks_.size()), options_.usable_cpus);
   if (options_.spins >= 0) policy.spins = static_cast<std::uint32_t>(options_.spins);
   waiter_ = Waiter(policy);

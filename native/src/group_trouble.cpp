@@ -70,6 +70,7 @@ Failure Group::lost_peer() const {
       needed = phase_ == Phase::following  ? last_entered(peer) + 1 < mine_.sequence
                : phase_ == Phase::arriving ? Sequence(peer.line[mine_.sequence & 1].sequence).load(std::memory_order_acquire) != mine_.sequence
                : phase_ == Phase::running ? current_->executor->waiting_for(rank) == rank
+               : phase_ == Phase::sharing ? shared_fold_->waiting_for(rank) == rank
                                           : false;
     // A receive from anybody needs it once nobody else is left.
     const auto needs = [&](const Op& op) { return op.pending() && (op.peer == rank || (op.peer < 0 && gone + 1 == world_)); };
@@ -99,8 +100,9 @@ Failure Group::timeout_failure(const Op& op) const {
   why.sequence = op.sequence;
   const std::string what = std::string(name_of(op.call.collective)) + " #" + std::to_string(op.sequence);
   if (&op != current_ || (phase_ != Phase::following && phase_ != Phase::arriving)) {
-    why.culprit = &op == current_ ? op.executor->waiting_for() : -1;
-    why.step = &op == current_ ? op.executor->waiting_step() : -1;
+    const bool sharing = phase_ == Phase::sharing;
+    if (&op == current_) why.culprit = sharing ? shared_fold_->waiting_for() : op.executor->waiting_for();
+    if (&op == current_ && !sharing) why.step = op.executor->waiting_step();
     why.text = "at rank " + std::to_string(rank_) + ", " + what + " did not finish" + (why.culprit >= 0 ? ": waiting for rank " + std::to_string(why.culprit) : "");
     return why;
   }
@@ -173,6 +175,7 @@ void Group::fail_current(Failure why) {
   const std::shared_ptr<Op> keep = collectives_.empty() ? nullptr : collectives_.front();
   retire_current();
   settled_ = false;
+  ++rounds_;  // what somebody published in this one counts no more
   op.fail(std::move(why));
   wake_waiters();
 }

@@ -80,7 +80,10 @@ void check_header(const ProgramHeader& h) {
   if (h.collective >= kNumCollectives) throw PlanError("program names an unknown collective");
   if (h.world == 0 || h.rank >= h.world || h.root >= h.world) throw PlanError("program names a rank outside its world");
   if (h.slots_per_block == 0 || h.slots_per_block > (1u << 20)) throw PlanError("program has an impossible number of slots");
-  if (h.order > 1 || (h.flags >> kLendsShift) > static_cast<std::uint32_t>(Lends::always)) throw PlanError("program has an unknown order or unknown flags");
+  if (h.order > 1 || (h.flags >> kLendsShift & kLendsMask) > static_cast<std::uint32_t>(Lends::always) || h.flags >= 2 * kFlagSharedFold)
+    throw PlanError("program has an unknown order or unknown flags");
+  if ((h.flags & kFlagSharedFold) != 0 && (static_cast<Collective>(h.collective) != Collective::all_reduce || h.order != 0))
+    throw PlanError("program asks for a shared fold, but is not an all_reduce in canonical order");
   if (h.input_blocks != input_blocks(h, h.rank) || h.output_blocks != output_blocks(h, h.rank))
     throw PlanError("program has buffers of other blocks than its collective");
   if (h.num_steps > (1u << 24) || h.num_operands > (1u << 26) || h.num_scratch > (1u << 24))

@@ -62,14 +62,14 @@ SlotCall::SlotCall(const Program& program, const Call& call, const std::vector<i
   fold_sources_.resize(widest);
 }
 
-void SlotCall::publish(const Call& call, const Board& board, std::uint32_t local, std::uint64_t sequence) const {
-  copy(board.payload(local, sequence, in_line_), call.input, payload_bytes_);
+void SlotCall::publish(const Call& call, const Board& board, std::uint32_t local, std::uint64_t sequence, std::uint64_t round) const {
+  copy(payload(board, local, sequence, round), call.input, payload_bytes_);
   board.rank(local).write_contract(contract_, sequence);
 }
 
-void SlotCall::fold(const Call& call, const Board& board, std::uint64_t sequence) {
+void SlotCall::fold(const Call& call, const Board& board, std::uint64_t sequence, std::uint64_t round) {
   const auto memory = [&](const Source& source) {
-    const std::byte* base = source.local >= 0                  ? board.payload(static_cast<std::uint32_t>(source.local), sequence, in_line_)
+    const std::byte* base = source.local >= 0                  ? payload(board, static_cast<std::uint32_t>(source.local), sequence, round)
                             : source.local == Source::kInput ? call.input
                                                              : call.output;
     return base + source.offset;

@@ -166,7 +166,7 @@ def _shape(collective: Collective, world: int, params: Mapping[str, ParamValue])
     if rounds != 2 or collective not in _TWO_ROUNDS:
         able = ", ".join(c.name.lower() for c in _TWO_ROUNDS)
         raise PlanError(f"direct {collective.name.lower()} in {rounds} rounds: there is 1 for all, and 2 for {able}")
-    return Shape(slots=world, channels=2)
+    return Shape(slots=world, channels=2, shared_fold=collective is C.ALL_REDUCE)
 
 
 def _variants(collective: Collective, groups: Groups) -> tuple[Mapping[str, ParamValue], ...]:

@@ -142,6 +142,29 @@ inline Writer ring_all_reduce(std::uint32_t world, std::uint32_t rank) {
   return w;
 }
 
+// Every rank folds one slot for all.
+inline Writer two_round_all_reduce(std::uint32_t world, std::uint32_t rank) {
+  Writer w(Collective::all_reduce, world, rank, 0, world);
+  std::vector<Operand> sources, targets{out(rank)};
+  for (std::uint32_t r = 0; r < world; ++r) {
+    sources.push_back(r == rank ? in(rank) : raw(peer(r)));
+    if (r == rank) continue;
+    w.step({in(r)}, {peer(r)});
+    Operand there = peer(r, 1);
+    there.raw = 1;
+    there.slot = rank;
+    targets.push_back(there);
+  }
+  w.step(sources, targets);
+  for (std::uint32_t r = 0; r < world; ++r) {
+    if (r == rank) continue;
+    Operand here = peer(r, 1);
+    here.slot = 1;
+    w.step({here}, {out(r)});
+  }
+  return w;
+}
+
 // The root sends to each other rank.
 inline Writer flat_broadcast(std::uint32_t world, std::uint32_t rank, std::uint32_t root = 0, bool one_round = false) {
   Writer w(Collective::broadcast, world, rank, root);

@@ -98,6 +98,7 @@ void test_headers_out_of_range_are_refused() {
   check_header_refused([](ProgramHeader& h) { h.input_blocks = 0; }, "blocks");
   check_header_refused([](ProgramHeader& h) { h.num_channels = 1; }, "channel");
   check_header_refused([](ProgramHeader& h) { h.flags = 6; }, "flags");
+  check_header_refused([](ProgramHeader& h) { h.flags = 16; }, "flags");
   // More tables than bytes; the largest of each.
   Writer w = sample();
   std::vector<std::byte> bytes = w.bytes();

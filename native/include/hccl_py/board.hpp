@@ -24,6 +24,9 @@ struct alignas(64) BoardRank {
   // By parity of the sequence number. `sequence` is written last, with release. Two lines are enough: a rank writes
   // sequence s+2 only after all have entered s+1, so after all have read s (also where s+1 failed: Group::follow).
   Fingerprint line[2];
+  // Rounds of the slots, see SharedFold: into how many this rank has put its part, and in how many folded its share.
+  alignas(64) std::atomic<std::uint64_t> published;
+  std::atomic<std::uint64_t> folded;
   alignas(64) std::atomic<std::uint32_t> sleeping;  // Sleeping
   std::atomic<std::uint32_t> bell;                  // futex word
   alignas(64) std::atomic<std::uint32_t> closed;    // 1 once the rank has left
@@ -90,13 +93,11 @@ class Board {
   BoardRank& rank(std::uint32_t local) const {
     return reinterpret_cast<BoardRank*>(memory_ + sizeof(BoardHeader))[local];
   }
-  std::byte* slot(std::uint32_t local, std::uint64_t sequence) const {
+  // By parity of the round: a rank writes its slot in round r+2 only after all have written theirs in round r+1, so after
+  // all are through with round r.
+  std::byte* slot(std::uint32_t local, std::uint64_t round) const {
     return memory_ + sizeof(BoardHeader) + num_ranks_ * sizeof(BoardRank) +
-           (2 * std::size_t{local} + (sequence & 1)) * slot_bytes_;
-  }
-  // Where a rank's payload lies: in its line, if all payloads of the call fit there, or in its slot.
-  std::byte* payload(std::uint32_t local, std::uint64_t sequence, bool in_line) const {
-    return in_line ? rank(local).line_payload(sequence) : slot(local, sequence);
+           (2 * std::size_t{local} + (round & 1)) * slot_bytes_;
   }
   std::uint32_t num_ranks() const { return num_ranks_; }
   std::uint32_t slot_bytes() const { return slot_bytes_; }

@@ -22,6 +22,7 @@
 #include "hccl_py/op.hpp"
 #include "hccl_py/point_to_point.hpp"
 #include "hccl_py/segments.hpp"
+#include "hccl_py/shared_fold.hpp"
 #include "hccl_py/shm.hpp"
 #include "hccl_py/slot_call.hpp"
 #include "hccl_py/tcp.hpp"
@@ -119,7 +120,7 @@ class Group : public std::enable_shared_from_this<Group> {
   void share(const std::shared_ptr<Segment>& segment) { own_segments_.add(segment); }
   // Why the private memory of ranks of this host cannot be read; empty if it can, or there are none.
   const std::string& no_pulls() const { return no_pulls_; }
-  // Of the last collective that went by the executor.
+  // Of the last collective that went by the executor or in shares.
   const Traffic& traffic() const { return traffic_; }
 
   void post_site(std::uint64_t sequence, const std::string& text);
@@ -144,7 +145,7 @@ class Group : public std::enable_shared_from_this<Group> {
   bool has_wires() const { return remote_; }
 
  private:
-  enum class Phase : std::uint8_t { idle, following, arriving, checking, ready, running };
+  enum class Phase : std::uint8_t { idle, following, arriving, checking, ready, running, sharing };
 
   struct Table {
     std::vector<std::uint64_t> upto_bytes;
@@ -162,6 +163,9 @@ class Group : public std::enable_shared_from_this<Group> {
   void enter();
   bool arrive();
   void find_shared();
+  bool all_shared() const;
+  void fold_slots();
+  bool drive_shared_fold(bool moved);
   bool begin_run();
   Begun begin_collective(Op& op);
   bool take_token();
@@ -262,7 +266,10 @@ class Group : public std::enable_shared_from_this<Group> {
   std::uint32_t first_spins_ = 0;  // of begin_now()
   std::int64_t next_liveness_ns_ = 0;
   std::int64_t next_interrupt_ns_ = 0;
-  SlotCall* slot_call_ = nullptr;  // if the current collective goes by the board
+  SlotCall* slot_call_ = nullptr;  // if the current collective goes by the board, in one round
+  std::unique_ptr<SharedFold> shared_fold_;
+  bool sharing_ = false;      // the current collective goes by the board, in rounds of shares
+  std::uint64_t rounds_ = 0;  // of the slots, so far
 
   std::atomic<bool> broken_{false};
   mutable std::mutex broken_mutex_;

@@ -59,7 +59,7 @@ struct ProgramHeader {
   std::uint32_t num_steps;
   std::uint32_t num_operands;
   std::uint32_t num_channels;  // parallel channels to one peer
-  std::uint32_t flags;         // bit 0: one-round plan; bits 1-2: Lends
+  std::uint32_t flags;         // bit 0: one-round plan; bits 1-2: Lends; bit 3: shared fold
   std::uint32_t reserved;
   std::uint64_t digest;  // first 8 bytes of the plan's digest, little endian
 };
@@ -68,7 +68,8 @@ static_assert(sizeof(ProgramHeader) == 64);
 constexpr std::uint32_t kProgramMagic = 0x4e4c5048;  // "HPLN"
 constexpr std::uint16_t kProgramVersion = 1;
 constexpr std::uint32_t kFlagOneRound = 1;
-constexpr std::uint32_t kLendsShift = 1;
+constexpr std::uint32_t kLendsShift = 1, kLendsMask = 3;
+constexpr std::uint32_t kFlagSharedFold = 8;
 // When messages may stay in the sender's memory until they are taken: where the plan ends also with channels that hold nothing.
 enum class Lends : std::uint8_t { never = 0, apart = 1, always = 2 };  // apart: where INPUT and OUTPUT are separate
 // At most this many unfinished steps are open at a time, in program order; the verifier assumes the same.
@@ -89,7 +90,9 @@ class Program {
   const ProgramHeader& header() const { return header_; }
   Collective collective() const { return static_cast<Collective>(header_.collective); }
   bool one_round() const { return (header_.flags & kFlagOneRound) != 0; }
-  Lends lends() const { return static_cast<Lends>(header_.flags >> kLendsShift); }
+  Lends lends() const { return static_cast<Lends>(header_.flags >> kLendsShift & kLendsMask); }
+  // True if it may be run by the board of one host instead, each rank folding its share in canonical order.
+  bool shared_fold() const { return (header_.flags & kFlagSharedFold) != 0; }
   std::span<const Step> steps() const { return steps_; }
   std::span<const Operand> sources(const Step& s) const { return {operands_.data() + s.first, s.num_sources}; }
   std::span<const Operand> targets(const Step& s) const {

@@ -28,9 +28,11 @@ class SlotCall {
   // What all ranks must agree on; the sequence number is left open.
   const Fingerprint& contract() const { return contract_; }
   // Puts this rank's contribution on the board; the line's sequence number is for the caller to write.
-  void publish(const Call& call, const Board& board, std::uint32_t local, std::uint64_t sequence) const;
+  void publish(const Call& call, const Board& board, std::uint32_t local, std::uint64_t sequence, std::uint64_t round) const;
   // Once all have published: makes OUTPUT.
-  void fold(const Call& call, const Board& board, std::uint64_t sequence);
+  void fold(const Call& call, const Board& board, std::uint64_t sequence, std::uint64_t round);
+  // How many rounds of the slots it takes: none if all payloads lie in the lines.
+  std::uint64_t rounds() const { return in_line_ ? 0 : 1; }
 
  private:
   // Bytes of a peer's contribution (local >= 0), of INPUT or of OUTPUT.
@@ -45,6 +47,10 @@ class SlotCall {
     std::uint64_t bytes;
     std::uint32_t first, num_sources;
   };
+
+  std::byte* payload(const Board& board, std::uint32_t local, std::uint64_t sequence, std::uint64_t round) const {
+    return in_line_ ? board.rank(local).line_payload(sequence) : board.slot(local, round);
+  }
 
   const Program* program_;
   std::uint64_t count_;

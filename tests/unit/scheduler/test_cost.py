@@ -131,6 +131,23 @@ def test_slots_serve_one_round_plans_on_one_host_up_to_a_limit() -> None:
     assert one_host.link_bytes(plan, 4096)
 
 
+def test_shared_folds_serve_ranks_of_one_host() -> None:
+    def shares(world: int, **engine: int) -> bool:
+        two_rounds = DIRECT.build(C.ALL_REDUCE, world, params={"rounds": 2})
+        return CostModel(*single_host(world), EngineCosts(**engine)).shares_fold(two_rounds)
+
+    assert shares(3) and shares(3, one_round_limit_bytes=4096)
+    assert not shares(2)  # its rings are faster
+    assert not shares(3, one_round_limit_bytes=4095)
+    four = DIRECT.build(C.ALL_REDUCE, 4, params={"rounds": 2})
+    assert not CostModel(*two_hosts(2)).shares_fold(four)
+    model = CostModel(*single_host(4), EngineCosts())
+    assert not model.shares_fold(DIRECT.build(C.ALL_REDUCE, 4))
+    assert not model.shares_fold(DIRECT.build(C.REDUCE, 4, params={"rounds": 2}))
+    small, large, larger = model.curve(four, [64 * 1024, 16 * MiB, 32 * MiB])
+    assert small < 20e-6 and 1.9 < larger / large < 2.1
+
+
 def test_an_engine_that_costs_more_is_slower() -> None:
     shape = single_host(4)
     plan = HALVING_DOUBLING.build(C.ALL_REDUCE, 4)

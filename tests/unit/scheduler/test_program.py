@@ -14,7 +14,7 @@ from scheduler_matrix import cases, plans
 
 from hccl_py.core.errors import PlanError
 from hccl_py.core.types import Collective, Order
-from hccl_py.scheduler.program import MAGIC, VERSION, WINDOW, Operand, Program, ScratchSize, Step, Where
+from hccl_py.scheduler.program import MAGIC, VERSION, WINDOW, Lends, Operand, Program, ScratchSize, Step, Where
 from hccl_py.scheduler.writer import Writer
 
 HEADER = Path(__file__).parents[3] / "native/include/hccl_py/program.hpp"
@@ -40,6 +40,14 @@ EXAMPLE = Program(
     order=Order.FREE,
     digest=0x0102030405060708,
 )  # fmt: skip
+
+
+def test_flags_do_not_disturb_each_other() -> None:
+    for one_round in (False, True):
+        for shared_fold in (False, True):
+            for lends in Lends:
+                program = replace(EXAMPLE, one_round=one_round, shared_fold=shared_fold, lends=lends)
+                assert Program.from_bytes(program.to_bytes()) == program
 
 
 def test_bytes_field_by_field() -> None:

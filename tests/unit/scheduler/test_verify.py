@@ -387,6 +387,7 @@ def test_a_fold_where_nothing_is_reduced() -> None:
         ({"slots_per_block": 2}, "slots_per_block is 2"),
         ({"channels": 2}, "channels is 2"),
         ({"one_round": False}, "one_round is False"),
+        ({"shared_fold": True}, "shared_fold is True"),
         ({"collective": C.REDUCE}, "collective is "),
         ({"input_blocks": 2}, "2 blocks in, 1 out; ALL_REDUCE has 1 and 1"),
         ({"scratch": (ScratchSize(Where.INPUT, 1),)}, r"as large as INPUT\[1\]: there is no such slot"),
@@ -438,6 +439,11 @@ def test_one_round_is_not_believed() -> None:
         verify(write(C.BROADCAST, 3, _broadcast_in_two_hops, one_round=True))
 
 
+def _gather_both(w: Writer) -> None:
+    w.send(w.input(), w.output(w.rank), w.peer(other(w)))
+    w.recv(w.peer(other(w)), w.output(other(w)))
+
+
 def test_one_round_names_the_right_slot() -> None:
     def body(w: Writer) -> None:
         w.copy(w.input(w.rank), w.output(w.rank))
@@ -448,6 +454,16 @@ def test_one_round_names_the_right_slot() -> None:
         PlanError, match=r"not a one-round plan: it names INPUT\[1\] of the peer, which sends INPUT\[0\]"
     ):
         verify(write(C.ALL_TO_ALL, 2, body, one_round=True))
+
+
+def test_a_shared_fold_is_not_believed() -> None:
+    ring = RING.build(C.ALL_REDUCE, 3).programs
+    with pytest.raises(PlanError, match="not for a shared fold: it is no all_reduce in canonical order"):
+        verify([replace(program, shared_fold=True) for program in ring])
+    gather = write(C.ALL_GATHER, 2, _gather_both)
+    verify(gather)
+    with pytest.raises(PlanError, match="not for a shared fold"):
+        verify([replace(program, shared_fold=True) for program in gather])
 
 
 # ---- barrier
