@@ -1,7 +1,7 @@
 """`make bench-compression`: what compression must show, as claims in out/bench/compression.json; 1 if one is missed.
 
 ``python tests/perf/compression_bench.py [--part codecs,sparse,auto,shm,digits,bytes]``. Times are taken in turns, in
-one run. Trainings (digits, bytes) take an hour on two cores; records of those that are done are kept.
+one run. Trainings (digits: 8 minutes, bytes: 12) want two quiet cores; records of those that are done are kept.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -44,8 +44,8 @@ PARTS: dict[str, tuple[str, ...]] = {
     "sparse": ("sparse_topk", "sparse_embedding"),
     "auto": ("auto_200", "auto_1000"),
     "shm": ("auto_shm",),
-    "digits": ("volume_digits", "volume_digits_quality", "most_digits", "most_digits_quality"),
-    "bytes": ("volume_lm", "volume_lm_loss", "volume_lm_deviation", "most_lm", "most_lm_loss", "switching"),
+    "digits": ("volume_digits", "volume_digits_quality", "most_digits", "most_digits_quality", "switching"),
+    "bytes": ("volume_lm", "volume_lm_loss", "volume_lm_deviation", "most_lm", "most_lm_loss"),
 }
 
 
@@ -141,32 +141,37 @@ def shm(claims: Claims) -> None:
 
 
 Runs = dict[str, dict[int, dict[str, Any]]]  # by variant and seed: result and received_bytes
-DIGITS, MOST_DIGITS = "int8", "sign@30"
-BYTES, MOST_BYTES, SWITCHED = "int8", "sign@15", "switch:int8,int4"
-OTHERS = ("fp8_e4m3", "int4", "sign", "topk:0.01", "topk:0.01@30", "randomk:0.1", "blocksparse:0.1", "powersgd:2")
+DIGITS, MOST_DIGITS, SWITCHED_DIGITS = "int8", "sign@30", "switch:int8,sign"
+BYTES, MOST_BYTES, SWITCHED_BYTES = "int8", "sign@15", "switch:int8,int4"
+OTHERS = (
+    "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int4", "sign", "topk:0.01", "topk:0.01@30", "threshold:0.001",
+    "randomk:0.1", "randomk:0.01", "blocksparse:0.1", "powersgd:2",
+)  # fmt: skip
+OTHERS_BYTES = ("int4", "sign", "topk:0.01@15", "powersgd:4")
+SEEDS, SEEDS_BYTES = range(10), range(3)
+_STUDENT = {2: 12.706, 3: 4.303, 10: 2.262}  # 95%, by pairs
 
 
-def _train(task: str, wanted: dict[str, list[str]]) -> Runs:
-    """Trainings by variant and lists of seeds ("0,1"); those whose record is in out/bench/compression/train are kept.
+def _train(task: str, wanted: dict[str, Iterable[int]]) -> Runs:
+    """Trainings by variant and seeds; those whose record is in out/bench/compression/train are kept.
 
     A training that fails or takes longer than 20 minutes is left out.
     """
     folder = OUT / "compression" / "train"
     folder.mkdir(parents=True, exist_ok=True)
     found: Runs = {}
-    for variant, lists in wanted.items():
-        for seeds in lists:
-            file = folder / f"{task}_{variant.translate(str.maketrans(':,@', '___'))}_{seeds}.json"
+    for variant, seeds in wanted.items():
+        for seed in seeds:
+            file = folder / f"{task}_{variant.translate(str.maketrans(':,@', '___'))}_{seed}.json"
             if not file.exists():
                 command = mpirun(
-                    2, [sys.executable, str(HERE / "compression_train.py"), task, variant, seeds, str(file)]
+                    2, [sys.executable, str(HERE / "compression_train.py"), task, variant, str(seed), str(file)]
                 )
                 launch_run(command, 1200.0, child_environ(HCCL_PY_TRANSPORTS="tcp", OMP_NUM_THREADS="1"))
             if file.exists():
                 record = json.loads(file.read_text(encoding="utf-8"))
-                for seed, result in record["results"].items():
-                    run = {"result": result, "bytes": record["received_bytes"][seed]}
-                    found.setdefault(variant, {})[int(seed)] = run
+                run = {"result": record["results"][str(seed)], "bytes": record["received_bytes"][str(seed)]}
+                found.setdefault(variant, {})[seed] = run
     return found
 
 
@@ -178,37 +183,46 @@ def _saved(runs: Runs, variant: str) -> float:
     return 1 - sum(runs[variant][s]["bytes"] for s in both) / sum(runs["exact"][s]["bytes"] for s in both)
 
 
+def _interval(pairs: list[float]) -> tuple[float, float]:
+    """The 95% interval of the mean."""
+    mean = float(np.mean(pairs))
+    half = _STUDENT.get(len(pairs), math.inf) * float(np.std(pairs, ddof=1)) / math.sqrt(len(pairs))
+    return mean - half, mean + half
+
+
 def digits(claims: Claims) -> None:
     """Accuracy of 5-fold cross-validation over all samples, in pairs of seeds."""
-    ten, two = ["0,1", "2,3", "4,5", "6,7", "8,9"], ["0,1"]
-    runs = _train("digits", {"exact": ten, DIGITS: ten, MOST_DIGITS: ten, **dict.fromkeys(OTHERS, two)})
-    switch = _train("digits", {"switch:int8,sign": two})
+    most = dict.fromkeys((DIGITS, MOST_DIGITS, SWITCHED_DIGITS), SEEDS)
+    runs = _train("digits", {"exact": SEEDS, **most, **dict.fromkeys(OTHERS, SEEDS[:2])})
     differences = {}
-    for variant, of in {**runs, **switch}.items():
+    for variant, of in runs.items():
         pairs = [100 * (run["result"] - runs["exact"][seed]["result"]) for seed, run in sorted(of.items())]
         differences[variant] = pairs
-        saved = _saved({**runs, **switch}, variant)
+        saved = _saved(runs, variant)
         print(f"digits {variant:18} {len(pairs):2} seeds: {np.mean(pairs):+.2f} points, {saved:.1%} of the bytes saved")
     baseline = f"exact: {100 * np.mean([run['result'] for run in runs['exact'].values()]):.2f}% right"
-    for id_, variant in (("volume_digits", DIGITS), ("most_digits", MOST_DIGITS)):
+
+    def record(id_: str, variant: str, value: Callable[[tuple[float, float]], float]) -> None:
         pairs = differences.get(variant, [])
-        if len(pairs) < 2:
-            continue
-        half = 2.262 * float(np.std(pairs, ddof=1)) / math.sqrt(len(pairs))  # Student's t, 9 degrees of freedom
-        mean = float(np.mean(pairs))
-        farther = max(abs(mean - half), abs(mean + half))
-        quality = farther if id_ == "volume_digits" else -mean
-        samples = {"points": pairs, "bytes": [runs[variant][seed]["bytes"] for seed in sorted(runs[variant])]}
-        said = f"{baseline}; {variant}: {mean:+.3f} points"
-        for name, value in ((id_, _saved(runs, variant)), (f"{id_}_quality", quality)):
+        if len(pairs) in _STUDENT:
+            samples = {"points": pairs, "bytes": [run["bytes"] for _, run in sorted(runs[variant].items())]}
+            between = _interval(pairs)
+            said = f"{baseline}; {variant}: {np.mean(pairs):+.3f} points, 95% {between[0]:+.3f} to {between[1]:+.3f}"
             command = f"{COMMAND} PART=digits"
-            claims.record(name, value, command=command, n=len(pairs), samples=samples, baseline=said)
+            claims.record(id_, value(between), command=command, n=len(pairs), samples=samples, baseline=said)
+
+    record("volume_digits", DIGITS, lambda _: _saved(runs, DIGITS))
+    record("volume_digits_quality", DIGITS, lambda between: max(map(abs, between)))
+    record("most_digits", MOST_DIGITS, lambda _: _saved(runs, MOST_DIGITS))
+    record("most_digits_quality", MOST_DIGITS, lambda between: -between[0])  # the worse end of the interval
+    further = 1 - (1 - _saved(runs, SWITCHED_DIGITS)) / (1 - _saved(runs, DIGITS))
+    record("switching", SWITCHED_DIGITS, lambda between: further if between[0] >= -0.5 else math.nan)
 
 
 def byte_model(claims: Claims) -> None:
     """Held-out loss of the byte-level language model."""
-    wanted = {"exact": ["0", "1"], BYTES: ["0", "1"], MOST_BYTES: ["0"], SWITCHED: ["0"]}
-    runs = _train("bytes", wanted)
+    three = dict.fromkeys(("exact", BYTES, MOST_BYTES, SWITCHED_BYTES), SEEDS_BYTES)
+    runs = _train("bytes", {**three, **dict.fromkeys(OTHERS_BYTES, SEEDS_BYTES[:1])})
     exact = {seed: run["result"]["loss"] for seed, run in runs["exact"].items()}
     deviation = float(np.std(list(exact.values()), ddof=1)) if len(exact) > 1 else math.nan
     losses: dict[str, list[float]] = {}
@@ -231,10 +245,6 @@ def byte_model(claims: Claims) -> None:
     record("volume_lm_deviation", BYTES, worst.get(BYTES, math.nan) / deviation)
     record("most_lm", MOST_BYTES, _saved(runs, MOST_BYTES))
     record("most_lm_loss", MOST_BYTES, max(losses.get(MOST_BYTES, [math.nan])) / mean_loss)
-    if SWITCHED in runs:
-        further = 1 - (1 - _saved(runs, SWITCHED)) / (1 - _saved(runs, BYTES))
-        equal = max(losses[SWITCHED]) / mean_loss <= 0.01
-        record("switching", SWITCHED, further if equal else math.nan)
 
 
 MEASURES: dict[str, Callable[[Claims], None]] = {
