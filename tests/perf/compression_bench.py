@@ -44,6 +44,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "sparse": ("sparse_topk", "sparse_embedding"),
     "auto": ("auto_200", "auto_1000"),
     "shm": ("auto_shm",),
+    "hosts": (),
     "digits": ("volume_digits", "volume_digits_quality", "most_digits", "most_digits_quality", "switching"),
     "bytes": ("volume_lm", "volume_lm_loss", "volume_lm_deviation", "most_lm", "most_lm_loss"),
 }
@@ -138,6 +139,15 @@ def shm(claims: Claims) -> None:
         "auto_shm", 1 / _gain(samples, "auto") if exact else float("nan"), command=f"{COMMAND} PART=shm", n=rounds,
         samples=samples, baseline=f"exact step {_ms(samples['exact'])}, auto {_ms(samples['auto'])}; {found['why'][0]}",
     )  # fmt: skip
+
+
+def hosts(_: Claims) -> None:
+    """Two hosts of two ranks each at 1 Gbit/s: exact, encoded once a host, and encoded by every rank; printed only."""
+    for codec in ("int8", "int4"):
+        found = _in_lab("hosts", "1Gbit/s", (0, 0, 1, 1), "host_steps", codec=codec, elements=1 << 22, rounds=9)
+        samples = found["samples"]
+        times = ", ".join(f"{name} {_ms(each)}" for name, each in samples.items())
+        print(f"all_reduce of 16 MiB by 2 x 2 ranks, {codec}: {times}")
 
 
 Runs = dict[str, dict[int, dict[str, Any]]]  # by variant and seed: result and received_bytes
@@ -252,6 +262,7 @@ MEASURES: dict[str, Callable[[Claims], None]] = {
     "sparse": sparse,
     "auto": auto,
     "shm": shm,
+    "hosts": hosts,
     "digits": digits,
     "bytes": byte_model,
 }

@@ -15,9 +15,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 import hccl_py
 import hccl_py.torch
+from hccl_py.buffers import describe
 from hccl_py.compressed import CompressedAllReduce
+from hccl_py.compressed_blocks import BlockExchange
+from hccl_py.compression.blocks import BlockCodec
 from hccl_py.compression.codecs import parse_codec
 from hccl_py.compression.feedback import ErrorFeedback
+from hccl_py.compression.span import Span
 from hccl_py.core.types import ReduceOp
 
 Tell = Callable[[str], None]
@@ -73,6 +77,24 @@ def training_step(tell: Tell, rounds: int, width: int = 1440) -> dict[str, Any]:
     why = sorted({decision.why for decision in hook.reducer.auto.decisions.values()})
     dist.destroy_process_group()
     return {"samples": samples, "why": why, "parameters": sum(p.numel() for p in models["auto"].parameters())}
+
+
+def host_steps(tell: Tell, codec: str, elements: int, rounds: int) -> dict[str, Any]:
+    """Seconds of an all_reduce: exact, of two levels, and of one in which every rank encodes, in turns."""
+    with hccl_py.init() as comm:
+        values = np.random.default_rng(comm.rank).standard_normal(elements).astype(np.float32)
+        out = np.empty_like(values)
+        two = CompressedAllReduce(comm, codec, feedback=ErrorFeedback())
+        block = parse_codec(codec)
+        assert isinstance(block, BlockCodec)
+        one = BlockExchange(comm, block, 0, ErrorFeedback())
+        spans = (Span(0, elements),)
+        calls = {
+            "exact": lambda: comm.all_reduce(values, out),
+            "two levels": lambda: two(values, out),
+            "one level": lambda: one.run(describe(values, "values"), describe(out, "out"), spans, 1.0, 0),
+        }
+        return {"samples": _in_turns(comm.barrier, calls, rounds)}
 
 
 def codec_steps(tell: Tell, codec: str, elements: int, rounds: int) -> dict[str, Any]:
