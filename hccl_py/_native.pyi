@@ -203,7 +203,7 @@ def kernel_sources() -> dict[str, str]: ...
 class DeviceGroup:
     def __init__(self, kind: str, ordinal: int, rank: int, size: int) -> None: ...
 
-    def set_options(self, timeout_s: float, max_blocks: int, small_bytes: int, small_threads: int = 0, large_threads: int = 0, large_blocks: int = 0, takers: int = 0, batches: int = 0, slots: int = 0) -> None: ...
+    def set_options(self, timeout_s: float, max_blocks: int, small_bytes: int, small_threads: int = 0, large_threads: int = 0, large_blocks: int = 0, takers: int = 0, batches: int = 0, slots: int = 0, carry_bytes: int = 18446744073709551615, carry_aside_bytes: int = 1048576, carry_piece_bytes: int = 0) -> None: ...
 
     def handle(self) -> bytes: ...
 
@@ -211,13 +211,16 @@ class DeviceGroup:
 
     def add_kernels(self, key: int, image: bytes) -> None: ...
 
-    def run(self, collective: int, op: int, dtype: int, wire: int, root: int, input: int, output: int, count: int, stream: int) -> int:
+    def run(self, collective: int, op: int, dtype: int, wire: int, root: int, input: int, output: int, count: int, stream: int, aside: bool = False) -> int:
         """
         Launches a collective; 0, or 1 + the key of the kernels that it needs first.
         """
 
     def run_parts(self, send: Sequence[int], send_bytes: Sequence[int], recv: Sequence[int], recv_bytes: Sequence[int], message: bool, stream: int) -> int:
         """As run, with an address and a number of bytes for and from each rank."""
+
+    def order(self, before: int, after: int) -> None:
+        """Stream `after` waits for what `before` holds now."""
 
     def check(self) -> None: ...
 

@@ -5,7 +5,7 @@ include(${CMAKE_CURRENT_LIST_DIR}/kernels.cmake)
 find_package(Threads REQUIRED)
 
 # The kernels for GPUs travel as text: they are compiled where they run.
-foreach(part EXCHANGE EXCHANGE_TYPES EXCHANGE_DEVICE EXCHANGE_ELEMENTS)
+foreach(part EXCHANGE EXCHANGE_TYPES EXCHANGE_DEVICE EXCHANGE_CARRY EXCHANGE_ELEMENTS)
   string(TOLOWER ${part} file)
   file(READ ${CMAKE_CURRENT_LIST_DIR}/kernels/${file}.hpp HCCL_PY_${part})
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/kernels/${file}.hpp)

@@ -12,6 +12,8 @@ from hccl_py.gpu.compiler import Compiler, variant
 
 DEFAULT_SMS = 64
 SMALL_BYTES = 1024 * 1024
+CARRY_ASIDE_BYTES = 1024 * 1024
+NEVER = (1 << 64) - 1
 
 
 class DeviceRanks:
@@ -55,6 +57,8 @@ class DeviceRanks:
                 self._native.map(peer, handle)
         self._close = weakref.finalize(self, self._native.close)
         self.launch = self._native.run  # the arguments of run as plain numbers; 0, or kernels are missing
+        self.order = self._native.order  # of two streams: the second waits for what the first holds now
+        self.has_failed = self._native.failed
 
     def tune(
         self,
@@ -66,11 +70,19 @@ class DeviceRanks:
         takers: int = 0,
         batches: int = 0,
         slots: int = 0,
+        carry_bytes: int = NEVER,
+        carry_aside_bytes: int = CARRY_ASIDE_BYTES,
+        carry_piece_bytes: int = 0,
     ) -> None:
-        """Choose how kernels are launched; the same on all ranks, between the same calls (0: by size)."""
+        """Choose how kernels are launched; the same on all ranks, between the same calls (0: by size).
+
+        Args:
+            carry_bytes: from which size on a copy engine carries the data; ``carry_aside_bytes``: of calls ``aside``.
+        """
         self.sms = self.sms if sms is None else sms
         shape = small_threads, large_threads, large_blocks, takers, batches, slots
-        self._native.set_options(self.timeout_s, self.sms, small_bytes, *shape)
+        carried = carry_bytes, carry_aside_bytes, carry_piece_bytes
+        self._native.set_options(self.timeout_s, self.sms, small_bytes, *shape, *carried)
 
     def run(
         self,
@@ -83,17 +95,19 @@ class DeviceRanks:
         count: int,
         stream: int,
         wire: DType | None = None,
+        aside: bool = False,
     ) -> None:
         """Launch a collective on ``stream``. Arguments as :meth:`hccl_py.engine.Engine.run`.
 
         Args:
             wire: type in which elements travel (None: their own); float32 may travel as bfloat16.
+            aside: other work is under way beside it, and wants the multiprocessors: a copy engine carries the data.
 
         Raises:
             DesyncError, CollectiveTimeoutError, PeerLostError, BrokenGroupError: an earlier call went wrong.
         """
         carried = dtype if wire is None else wire
-        while missing := self.launch(collective, op, dtype, carried, root, in_ptr, out_ptr, count, stream):
+        while missing := self.launch(collective, op, dtype, carried, root, in_ptr, out_ptr, count, stream, aside):
             self._load(missing - 1)
 
     def run_parts(

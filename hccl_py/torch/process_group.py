@@ -43,23 +43,27 @@ class HcclProcessGroup(GroupBase):
         self, tensors: Sequence[Tensor] | Tensor, opts: Any = None, timeout: timedelta | None = None, *, op: Any = None
     ) -> HcclWork:
         """Reduce one tensor over all ranks, in place. ``opts`` may be the operator itself."""
+        device = self._device
+        if (
+            device is not None
+            and type(opts) is _OPTIONS
+            and type(tensors) is list
+            and len(tensors) == 1
+            and tensors[0].is_cuda
+            and self._coalescing is None
+            and self._batch is None
+            and self._close.alive
+        ):
+            asynchronous = opts.asyncOp and not self._blocking
+            quick = device.quick_all_reduce(tensors[0], int(reduce_op(opts.reduceOp)), asynchronous)
+            if quick is not None:
+                self._sequence += 1
+                return quick  # type: ignore[return-value]  # a work all the same
         if timeout is None and op is None:
             work = self._all_reduce_shortly(tensors, opts)
             if work is not None:
                 return work
         tensor = _one(tensors, "all_reduce")
-        device = self._device
-        if (
-            device is not None
-            and tensor.is_cuda
-            and self._coalescing is None
-            and self._batch is None
-            and not getattr(opts, "asyncOp", True)
-        ):
-            quick = device.quick_all_reduce(tensor, _operator(opts, op))
-            if quick is not None:
-                self._sequence += 1
-                return quick  # type: ignore[return-value]  # a work all the same
         request = reductions.all_reduce(tensor, _operator(opts, op))
         return self._issue(request, opts, timeout)
 

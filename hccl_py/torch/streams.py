@@ -13,5 +13,5 @@ def new_event() -> Any:
 
 
 def new_stream(device: torch.device) -> Any:
-    """A stream of ``device``, in no order with others."""
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    """A stream of ``device``, in no order with others, and served before those of ordinary priority."""
+    return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]

@@ -3,6 +3,7 @@
 // `hp_small` (latency): 16-byte lines of {data, flag, data, flag} stored straight into the peer's memory; each half
 // of a line proves itself, so there is no fence and no second message. `hp_large` (bandwidth): one FIFO of tiles for
 // each pair of warps and ordered pair of ranks, in slots of the receiver's memory, with a flag forth and a credit back.
+// exchange_carry.hpp has those that work beside a copy engine.
 // Compiled at run time for a GPU with HP_SIZE ranks, HP_ELEM and HP_WIRE element types (DType), HP_OP (ReduceOp, or -1: copy bytes);
 // compiled for the host (HP_HOST) with one lane a warp, each warp a thread. docs/GPU.md explains the protocols.
 // May be included several times, with other numbers and another HP_VARIANT (a namespace).
@@ -433,6 +434,8 @@ HP_DEV void large(const HpExchange& x, const Place& here) {
 
 }  // namespace hp::HP_VARIANT
 
+#include "exchange_carry.hpp"
+
 #ifndef HP_HOST
 extern "C" __global__ void __launch_bounds__(512) hp_small(const __grid_constant__ HpExchange x) {
   hp::HP_VARIANT::small(x, hp::Place::make(nullptr));
@@ -440,5 +443,14 @@ extern "C" __global__ void __launch_bounds__(512) hp_small(const __grid_constant
 extern "C" __global__ void __launch_bounds__(1024, 1) hp_large(const __grid_constant__ HpExchange x) {
   __shared__ unsigned counters[32 * 2 * hp::HP_VARIANT::kMaxTakers * HP_SIZE];
   hp::HP_VARIANT::large(x, hp::Place::make(counters));
+}
+extern "C" __global__ void __launch_bounds__(32) hp_gate(const __grid_constant__ HpExchange x) {
+  hp::HP_VARIANT::gate(x, hp::Place::make(nullptr));
+}
+extern "C" __global__ void __launch_bounds__(512) hp_land(const __grid_constant__ HpExchange x) {
+  hp::HP_VARIANT::land(x, hp::Place::make(nullptr));
+}
+extern "C" __global__ void __launch_bounds__(512) hp_pack(const __grid_constant__ HpExchange x) {
+  hp::HP_VARIANT::pack_slots(x, hp::Place::make(nullptr));
 }
 #endif

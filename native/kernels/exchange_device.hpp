@@ -56,6 +56,7 @@ HP_DEV u32 relaxed(const u32* p) {
   return v;
 }
 HP_DEV bool first_to_set(u32* p) { return atomicExch(p, 1u) == 0; }
+HP_DEV u32 add(u32* p, u32 n) { return atomicAdd(p, n); }
 
 HP_DEV void store_line(char* p, u32 a, u32 b, u32 flag) {
   asm volatile("st.volatile.global.v4.u32 [%0], {%1, %3, %2, %3};" ::"l"(p), "r"(a), "r"(b), "r"(flag) : "memory");

@@ -49,6 +49,7 @@ HP_DEV void set(u32* p, u32 v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 HP_DEV u32 acquire(const u32* p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 HP_DEV u32 relaxed(const u32* p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 HP_DEV bool first_to_set(u32* p) { return __atomic_exchange_n(p, 1u, __ATOMIC_ACQ_REL) == 0; }
+HP_DEV u32 add(u32* p, u32 n) { return __atomic_fetch_add(p, n, __ATOMIC_ACQ_REL); }
 
 HP_DEV void store_line(char* p, u32 a, u32 b, u32 flag) {
   u64* halves = reinterpret_cast<u64*>(p);

@@ -4,6 +4,7 @@
 #pragma once
 
 #define HP_MAX_RANKS 8
+#define HP_LAND_SLOTS 4  // landing slots for each source
 
 // Why a kernel gave up.
 #define HP_OK 0u
@@ -28,6 +29,9 @@ struct HpExchange {
   unsigned batches, slots;  // large: batches of 4 KiB in a tile, tiles in a FIFO
   unsigned takers;          // large: blocks that take for each that pushes
   unsigned in_place;        // the fold writes where it, or the sender, reads
+  // Carried by a copy engine: which slot; masks of peers whose copies have ended (in told_slot), whose credit is
+  // waited for, to whom a piece must have been sent and from whom it must have come; exchange fingerprints.
+  unsigned slot, told_slot, told, credit, land_to, land_from, heads, unused;
   unsigned long long send[HP_MAX_RANKS], send_n[HP_MAX_RANKS];
   unsigned long long recv[HP_MAX_RANKS], recv_n[HP_MAX_RANKS];  // copy: where it goes; fold: only how much
   unsigned long long own_from, own_to, own_n;
@@ -38,5 +42,7 @@ struct HpExchange {
   unsigned long long off_head, off_credit, off_flag, off_small, off_ring;      // written by peers
   unsigned long long off_dead, off_head_seq, off_small_seq, off_sent, off_got;  // counters of this rank
   unsigned long long off_read, off_push_calls, off_take_calls;
+  unsigned long long off_land_flag, off_land_credit, off_land;  // written by peers
+  unsigned long long off_land_sent, off_land_passed, off_land_got, off_land_done, off_pack, land_bytes;
   unsigned max_fifos, max_blocks;
 };

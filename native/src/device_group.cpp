@@ -14,6 +14,7 @@ constexpr std::uint64_t kBatchBytes = 4096, kFifoBytes = 16 * kBatchBytes, kSmal
 constexpr std::uint64_t kLanes = 32;
 // Beyond two ranks, larger all-reduces are a reduce-scatter and an all-gather: fewer bytes, one launch more.
 constexpr std::uint64_t kOneShotBytes = 512 * 1024;
+constexpr std::uint64_t kLandThreads = 512, kLandAtOnce = 4;
 constexpr unsigned kMessage = 15;  // in place of a collective's number
 
 const char* const kCollectives[] = {"all_reduce", "reduce",  "broadcast", "all_gather", "reduce_scatter",
@@ -72,6 +73,16 @@ DeviceGroup::DeviceGroup(std::unique_ptr<Device> device, std::uint32_t rank, std
   x.off_take_calls = place(words_bytes / HP_MAX_RANKS);
   x.off_small = place(2ull * (size - 1) * x.max_blocks * kSmallBlockBytes);
   x.off_ring = place(std::uint64_t{size - 1} * x.max_fifos * kFifoBytes);
+  const std::uint64_t slots_bytes = std::uint64_t{HP_MAX_RANKS} * HP_LAND_SLOTS * 4;
+  x.land_bytes = (16ull << 20) / (size <= 2 ? 1 : size <= 4 ? 2 : 4);
+  x.off_land_flag = place(slots_bytes);
+  x.off_land_credit = place(slots_bytes);
+  x.off_land_sent = place(slots_bytes);
+  x.off_land_passed = place(slots_bytes);
+  x.off_land_got = place(slots_bytes);
+  x.off_land_done = place(slots_bytes);
+  x.off_land = place(std::uint64_t{size - 1} * HP_LAND_SLOTS * x.land_bytes);
+  x.off_pack = place(std::uint64_t{size - 1} * HP_LAND_SLOTS * x.land_bytes);
   scratch_bytes_ = end;
   x.scratch[rank] = device_->allocate(scratch_bytes_);
   report_ = static_cast<HpReport*>(device_->allocate_host(sizeof(HpReport), x.report));
@@ -93,7 +104,8 @@ std::uint32_t DeviceGroup::key(DType dtype, DType wire, ReduceOp op) {
 }
 
 void DeviceGroup::add_kernels(std::uint32_t key, const std::string& image) {
-  kernels_[key] = {device_->load(image, "hp_small"), device_->load(image, "hp_large")};
+  kernels_[key] = {device_->load(image, "hp_small"), device_->load(image, "hp_large"), device_->load(image, "hp_gate"),
+                   device_->load(image, "hp_land"), device_->load(image, "hp_pack")};
 }
 
 const DeviceGroup::Kernels* DeviceGroup::find(std::uint32_t key) const {
@@ -141,6 +153,8 @@ void DeviceGroup::close() noexcept {
   device_->free(layout_.scratch[rank_]);
   device_->free_host(report_);
   device_->free_event(event_);
+  if (has_carriers_)
+    for (const Device::Stream carrier : carriers_) device_->free_stream(carrier);
 }
 
 HpExchange DeviceGroup::blank(const DeviceCall& c) const {
@@ -199,9 +213,99 @@ void DeviceGroup::launch_exchange(const Kernels& kernels, HpExchange& x, std::ui
     x.slots = options_.slots ? options_.slots : 16 / x.batches;
     kernel = kernels.large;
   }
+  launch(kernel, blocks, threads, x, stream);
+}
+
+void DeviceGroup::launch(Device::Kernel kernel, std::uint64_t blocks, std::uint64_t threads, HpExchange& x, Device::Stream stream) {
   if (!device_->launch(kernel, static_cast<std::uint32_t>(blocks), static_cast<std::uint32_t>(threads), x, stream))
     throw InternalError("a kernel could not be launched: " + device_->last_error());
   ++launches_;
+}
+
+void DeviceGroup::order(Device::Stream before, Device::Stream after) {
+  if (!device_->order(event_, before, after)) throw InternalError("ordering two streams failed: " + device_->last_error());
+}
+
+bool DeviceGroup::carries(std::uint64_t largest_bytes, bool aside) const {
+  return largest_bytes >= (aside ? options_.carry_aside_bytes : options_.carry_bytes);
+}
+
+// Pieces go to landing slots in turn. What is queued is in an order in which it could also run one after the other, on
+// all ranks together: streams may share a queue of the hardware.
+void DeviceGroup::carry(const Kernels& kernels, const HpExchange& whole, std::uint64_t largest_bytes, std::uint64_t item,
+                        std::uint64_t wire, bool aside, Device::Stream stream) {
+  if (!has_carriers_) {
+    for (Device::Stream& carrier : carriers_) carrier = device_->make_stream();
+    has_carriers_ = true;
+  }
+  const std::uint64_t most = whole.land_bytes, least = 4ull << 20;
+  std::uint64_t piece_bytes = options_.carry_piece_bytes ? options_.carry_piece_bytes : aside ? most : std::max(least, largest_bytes / 8);
+  piece_bytes = std::min(up(piece_bytes, 65536) * 65536, most);
+  const std::uint64_t piece = piece_bytes / wire, pieces = up(largest_bytes, piece_bytes);
+  const std::uint64_t budget = std::max<std::uint64_t>(1, std::min(blocks_limit_, options_.max_blocks));
+  const auto part = [&](std::uint64_t k) {
+    HpExchange x = whole;
+    x.peers = whole.peers;
+    x.slot = static_cast<unsigned>((carried_ + k) % HP_LAND_SLOTS);
+    const auto cut = [&](std::uint64_t n) { return n > k * piece ? std::min(piece, n - k * piece) : 0; };
+    for (std::uint32_t p = 0; p < size_; ++p) {
+      x.send[p] += k * piece * item, x.send_n[p] = cut(whole.send_n[p]);
+      x.recv[p] += k * piece * item, x.recv_n[p] = cut(whole.recv_n[p]);
+    }
+    x.own_from += k * piece * item, x.own_to += k * piece * item, x.own_n = cut(whole.own_n);
+    x.told = x.credit = x.land_to = x.land_from = x.heads = 0;
+    return x;
+  };
+  const auto masks = [&](const std::array<unsigned long long, HP_MAX_RANKS>& n) {
+    unsigned mask = 0;
+    for (std::uint32_t p = 0; p < size_; ++p) mask |= p != rank_ && n[p] ? 1u << p : 0;
+    return mask;
+  };
+  const auto to_of = [&](const HpExchange& x) { return masks(std::to_array(x.send_n)); };
+  const auto from_of = [&](const HpExchange& x) { return masks(std::to_array(x.recv_n)); };
+  const auto blocks_for = [&](std::uint64_t n) {
+    return std::clamp<std::uint64_t>(up(up(n * wire, 16), kLandThreads * kLandAtOnce), 1, budget);
+  };
+  struct Told {
+    unsigned slot = 0, mask = 0;
+  };
+  std::array<Told, 2> told{};
+  for (std::uint64_t k = 0; k < std::min<std::uint64_t>(pieces, 2); ++k) order(stream, carriers_[(carried_ + k) % 2]);
+  for (std::uint64_t k = 0; k < pieces + 2; ++k) {
+    const Device::Stream carrier = carriers_[(carried_ + k) % 2];
+    Told& before = told[(carried_ + k) % 2];
+    HpExchange x = part(k);
+    x.told_slot = before.slot, x.told = before.mask;
+    if (k < pieces) {
+      x.credit = to_of(x);
+      launch(kernels.gate, 1, kLanes, x, carrier);
+      x.land_to = x.credit;
+      if (wire != item && x.land_to) launch(kernels.pack, blocks_for(*std::max_element(x.send_n, x.send_n + size_)), kLandThreads, x, carrier);
+      for (std::uint32_t d = 1; d < size_; ++d) {
+        const std::uint32_t p = (rank_ + d) % size_;
+        if (!x.send_n[p]) continue;
+        const auto place = [&](std::uint64_t offset) {
+          return offset + (std::uint64_t{(rank_ + size_ - p - 1) % size_} * HP_LAND_SLOTS + x.slot) * x.land_bytes;
+        };
+        const std::uint64_t from = wire != item ? x.scratch[rank_] + place(x.off_pack) : x.send[p];
+        if (!device_->copy(x.scratch[p] + place(x.off_land), from, x.send_n[p] * wire, carrier))
+          throw InternalError("a copy to a peer failed: " + device_->last_error());
+      }
+      before = {x.slot, x.credit};
+    } else if (x.told) {
+      launch(kernels.gate, 1, kLanes, x, carrier);
+      before = {};
+    }
+    if (k < 2 || k - 2 >= pieces) continue;
+    HpExchange y = part(k - 2);
+    y.land_to = to_of(y), y.land_from = from_of(y), y.heads = k == 2;
+    launch(kernels.gate, 1, kLanes, y, stream);
+    std::uint64_t n = y.own_n;
+    for (std::uint32_t r = 0; r < size_; ++r) n = std::max<std::uint64_t>(n, y.recv_n[r]);
+    launch(kernels.land, blocks_for(n), kLandThreads, y, stream);
+  }
+  for (std::uint64_t k = 0; k < std::min<std::uint64_t>(pieces, 2); ++k) order(carriers_[(carried_ + k) % 2], stream);
+  carried_ += pieces;
 }
 
 std::uint64_t DeviceGroup::run(const DeviceCall& c, Device::Stream stream) {
@@ -262,7 +366,10 @@ std::uint64_t DeviceGroup::run(const DeviceCall& c, Device::Stream stream) {
   const auto end = [](std::uint64_t start, std::uint64_t n) { return start + n; };
   x.in_place = fold && c.input < end(c.output, bytes) && c.output < end(c.input, bytes);
   enter(stream);
-  launch_exchange(*kernels, x, wire_bytes, true, false, stream);
+  if (carries(wire_bytes, c.aside))
+    carry(*kernels, x, wire_bytes, fold ? size_of(c.dtype) : 1, fold ? size_of(c.wire) : 1, c.aside, stream);
+  else
+    launch_exchange(*kernels, x, wire_bytes, true, false, stream);
   return 0;
 }
 
@@ -284,8 +391,13 @@ std::uint64_t DeviceGroup::all_reduce_in_parts(const DeviceCall& c, Device::Stre
   }
   x.own_from = c.input + start(rank_) * item, x.own_to = c.output + start(rank_) * item, x.own_n = length(rank_);
   enter(stream);
-  launch_exchange(*folds, x, block * size_of(c.wire), false, false, stream);
-  launch_exchange(*copies, y, block * item, false, false, stream);
+  if (carries(c.count * size_of(c.wire), c.aside)) {
+    carry(*folds, x, block * size_of(c.wire), item, size_of(c.wire), c.aside, stream);
+    carry(*copies, y, block * item, 1, 1, c.aside, stream);
+  } else {
+    launch_exchange(*folds, x, block * size_of(c.wire), false, false, stream);
+    launch_exchange(*copies, y, block * item, false, false, stream);
+  }
   return 0;
 }
 

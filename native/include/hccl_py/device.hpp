@@ -34,6 +34,10 @@ class Device {
   // Kernels: `image` is what the compiler made.
   virtual Kernel load(std::string_view image, const char* name) = 0;
   virtual bool launch(Kernel kernel, std::uint32_t blocks, std::uint32_t threads, HpExchange& exchange, Stream stream) noexcept = 0;
+  // Copies, on a stream, between memories of devices that reach each other; without their multiprocessors where possible.
+  virtual bool copy(Address to, Address from, std::size_t num_bytes, Stream stream) noexcept = 0;
+  virtual Stream make_stream() = 0;  // before others where the device has to choose
+  virtual void free_stream(Stream stream) noexcept = 0;
   // Order between streams: `after` waits for what `before` holds now.
   virtual bool order(Event event, Stream before, Stream after) noexcept = 0;
   virtual Event make_event() = 0;

@@ -24,6 +24,9 @@ struct DeviceOptions {
   std::uint32_t large_blocks = 0;
   std::uint32_t takers = 0;                 // blocks that take for each that pushes, 1 to 3
   std::uint32_t batches = 0, slots = 0;     // batches * slots is at most 16
+  std::uint64_t carry_bytes = ~0ull;        // from which size on a copy engine carries what the caller waits for,
+  std::uint64_t carry_aside_bytes = 1024 * 1024;  // and what goes on beside other work
+  std::uint64_t carry_piece_bytes = 0;
 };
 
 struct DeviceCall {
@@ -32,6 +35,7 @@ struct DeviceCall {
   DType dtype, wire;
   std::uint32_t root;
   std::uint64_t input, output, count;
+  bool aside = false;  // other work is under way beside it
 };
 
 // Blocks of different sizes: bytes for and from each rank.
@@ -61,6 +65,7 @@ class DeviceGroup {
   std::uint64_t run(const DeviceCall& call, Device::Stream stream);
   std::uint64_t run_parts(const DeviceParts& parts, Device::Stream stream);
 
+  void order(Device::Stream before, Device::Stream after);
   // Raise what the device has reported, or what ended the group.
   void check();
   bool failed() const;
@@ -74,7 +79,7 @@ class DeviceGroup {
 
  private:
   struct Kernels {
-    Device::Kernel small = 0, large = 0;
+    Device::Kernel small = 0, large = 0, gate = 0, land = 0, pack = 0;
   };
 
   HpExchange blank(const DeviceCall& call) const;
@@ -82,6 +87,11 @@ class DeviceGroup {
   void enter(Device::Stream stream);
   void launch_exchange(const Kernels& kernels, HpExchange& x, std::uint64_t largest_bytes, bool may_be_small, bool full,
                        Device::Stream stream);
+  // As launch_exchange, by a copy engine. `item` and `wire`: bytes of an element in memory and as it travels.
+  void carry(const Kernels& kernels, const HpExchange& x, std::uint64_t largest_bytes, std::uint64_t item, std::uint64_t wire,
+             bool aside, Device::Stream stream);
+  bool carries(std::uint64_t largest_bytes, bool aside) const;
+  void launch(Device::Kernel kernel, std::uint64_t blocks, std::uint64_t threads, HpExchange& x, Device::Stream stream);
   std::uint64_t all_reduce_in_parts(const DeviceCall& call, Device::Stream stream);
 
   std::unique_ptr<Device> device_;
@@ -100,6 +110,9 @@ class DeviceGroup {
   int lost_ = -1;
   std::string why_;
   std::uint64_t launches_ = 0;
+  std::array<Device::Stream, 2> carriers_{};  // pieces take turns, so that one is copied while another is waited for
+  bool has_carriers_ = false;
+  std::uint64_t carried_ = 0;  // pieces so far: the same on all ranks
 };
 
 }  // namespace hccl_py

@@ -11,6 +11,6 @@ struct KernelSource {
   const char* text;
 };
 
-extern const std::array<KernelSource, 4> kKernelSources;
+extern const std::array<KernelSource, 5> kKernelSources;
 
 }  // namespace hccl_py

@@ -50,6 +50,10 @@ struct Driver {
   CuResult (*capture_info)(void*, int*, unsigned long long*, void*, void*, void*);
   CuResult (*context_sync)();
   CuResult (*error_text)(CuResult, const char**);
+  CuResult (*copy)(CuAddress, CuAddress, std::size_t, void*);
+  CuResult (*stream_create)(void**, unsigned, int);
+  CuResult (*stream_destroy)(void*);
+  CuResult (*stream_priorities)(int*, int*);
 };
 
 const Driver& driver() {
@@ -94,6 +98,10 @@ const Driver& driver() {
     find(d.capture_info, "cuStreamGetCaptureInfo_v2");
     find(d.context_sync, "cuCtxSynchronize");
     find(d.error_text, "cuGetErrorString");
+    find(d.copy, "cuMemcpyAsync");
+    find(d.stream_create, "cuStreamCreateWithPriority");
+    find(d.stream_destroy, "cuStreamDestroy_v2");
+    find(d.stream_priorities, "cuCtxGetStreamPriorityRange");
     if (missing.empty() && d.init(0) != 0) missing = "cuInit failed: no usable NVIDIA GPU";
   });
   if (!missing.empty()) throw TransportUnavailableError("no CUDA driver here: " + missing, missing);
@@ -215,6 +223,26 @@ class CudaDevice final : public Device {
     const Current current(*this);
     void* arguments[] = {&exchange};
     return ok(d_.launch(reinterpret_cast<void*>(kernel), blocks, 1, 1, threads, 1, 1, 0, reinterpret_cast<void*>(stream), arguments, nullptr));
+  }
+
+  bool copy(Address to, Address from, std::size_t num_bytes, Stream stream) noexcept override {
+    const Current current(*this);
+    return ok(d_.copy(to, from, num_bytes, reinterpret_cast<void*>(stream)));
+  }
+
+  Stream make_stream() override {
+    const Current current(*this);
+    int least = 0, greatest = 0;
+    void* stream = nullptr;
+    constexpr unsigned kNonBlocking = 1;
+    ask(d_.stream_priorities(&least, &greatest), "cuCtxGetStreamPriorityRange");
+    ask(d_.stream_create(&stream, kNonBlocking, greatest), "cuStreamCreateWithPriority");
+    return reinterpret_cast<Stream>(stream);
+  }
+
+  void free_stream(Stream stream) noexcept override {
+    const Current current(*this);
+    d_.stream_destroy(reinterpret_cast<void*>(stream));
   }
 
   Event make_event() override {

@@ -17,7 +17,15 @@ from hccl_py.gpu.group import DeviceRanks
 F32, I32, U8 = DType.FLOAT32, DType.INT32, DType.UINT8
 
 
-def on_ranks(size: int, work: Callable[[DeviceRanks], Any], small_bytes: int = 0, timeout_s: float = 30.0) -> list[Any]:
+def tune(ranks: DeviceRanks, way: int) -> None:
+    """By which kernels: SMALL, LARGE or CARRIED."""
+    if way == CARRIED:
+        ranks.tune(carry_bytes=1, carry_piece_bytes=65536)
+    else:
+        ranks.tune(small_bytes=way)
+
+
+def on_ranks(size: int, work: Callable[[DeviceRanks], Any], way: int = 0, timeout_s: float = 30.0) -> list[Any]:
     """Run ``work`` on ``size`` ranks, threads of this process; results, or the exceptions, in rank order."""
     meeting = ThreadBootstrap.Meeting(size)
     results: list[Any] = [None] * size
@@ -25,7 +33,7 @@ def on_ranks(size: int, work: Callable[[DeviceRanks], Any], small_bytes: int = 0
 
     def rank_main(rank: int) -> None:
         ranks = DeviceRanks(rank, size, ThreadBootstrap(meeting, rank).allgather, kind="host", timeout_s=timeout_s)
-        ranks.tune(small_bytes=small_bytes)
+        tune(ranks, way)
         try:
             results[rank] = work(ranks)
         except Exception as error:
@@ -52,13 +60,13 @@ def data(rank: int, count: int, dtype: Any = np.float32) -> Any:
     return (np.random.default_rng(rank).standard_normal(count) * 100).astype(dtype)
 
 
-SMALL, LARGE = 16384, 0
+SMALL, LARGE, CARRIED = 16384, 0, -1
 
 
-@pytest.mark.parametrize("small_bytes", [SMALL, LARGE])
-@pytest.mark.parametrize("count", [0, 1, 3, 4, 257, 4096])
+@pytest.mark.parametrize("way", [SMALL, LARGE, CARRIED])
+@pytest.mark.parametrize("count", [0, 1, 3, 4, 257, 4096, 90001])
 @pytest.mark.parametrize("in_place", [False, True])
-def test_all_reduce_sums_in_rank_order(small_bytes: int, count: int, in_place: bool) -> None:
+def test_all_reduce_sums_in_rank_order(way: int, count: int, in_place: bool) -> None:
     def work(ranks: DeviceRanks) -> Any:
         results = []
         for turn in range(4):  # both parities, counters that go on
@@ -68,14 +76,14 @@ def test_all_reduce_sums_in_rank_order(small_bytes: int, count: int, in_place: b
             results.append(out)
         return results
 
-    for got in raise_errors(on_ranks(2, work, small_bytes)):
+    for got in raise_errors(on_ranks(2, work, way)):
         for turn, out in enumerate(got):
             np.testing.assert_array_equal(out, data(10 * turn, count) + data(1 + 10 * turn, count))
 
 
-@pytest.mark.parametrize("small_bytes", [SMALL, LARGE])
+@pytest.mark.parametrize("way", [SMALL, LARGE, CARRIED])
 @pytest.mark.parametrize("offset", [0, 1])
-def test_three_ranks_and_unaligned_memory(small_bytes: int, offset: int) -> None:
+def test_three_ranks_and_unaligned_memory(way: int, offset: int) -> None:
     count = 1001
 
     def work(ranks: DeviceRanks) -> Any:
@@ -88,7 +96,7 @@ def test_three_ranks_and_unaligned_memory(small_bytes: int, offset: int) -> None
         return out, most
 
     third = np.float32(1.0 / 3)
-    results = raise_errors(on_ranks(3, work, small_bytes))
+    results = raise_errors(on_ranks(3, work, way))
     expected = data(0, count + offset)[offset:] * third
     for rank in (1, 2):
         expected = expected + data(rank, count + offset)[offset:] * third
@@ -104,8 +112,8 @@ def test_cast_to_the_wire_gives_all_ranks_the_same_bits() -> None:
 
     def work(ranks: DeviceRanks) -> Any:
         outs = []
-        for small_bytes in (SMALL, LARGE):
-            ranks.tune(small_bytes=small_bytes)
+        for way in (SMALL, LARGE, CARRIED):
+            tune(ranks, way)
             source, out = data(ranks.rank, count), np.full(count, np.nan, np.float32)
             ranks.run(
                 Collective.ALL_REDUCE,
@@ -130,9 +138,9 @@ def test_cast_to_the_wire_gives_all_ranks_the_same_bits() -> None:
             np.testing.assert_array_equal(out, rounded(data(0, count)) + rounded(data(1, count)))
 
 
-@pytest.mark.parametrize("small_bytes", [SMALL, LARGE])
+@pytest.mark.parametrize("way", [SMALL, LARGE, CARRIED])
 @pytest.mark.parametrize("size", [2, 3])
-def test_movements(small_bytes: int, size: int) -> None:
+def test_movements(way: int, size: int) -> None:
     count = 1000
 
     def work(ranks: DeviceRanks) -> Any:
@@ -151,7 +159,7 @@ def test_movements(small_bytes: int, size: int) -> None:
         ranks.run(Collective.BARRIER, ReduceOp.SUM, U8, 0, 0, 0, 0, 0)
         return got
 
-    results = raise_errors(on_ranks(size, work, small_bytes))
+    results = raise_errors(on_ranks(size, work, way))
     whole = [data(rank, count * size) for rank in range(size)]
     firsts = np.concatenate([values[:count] for values in whole])
     for rank, got in enumerate(results):
@@ -193,29 +201,29 @@ def test_parts_and_messages() -> None:
     raise_errors(on_ranks(3, work))
 
 
-@pytest.mark.parametrize("small_bytes", [SMALL, LARGE])
-def test_ranks_that_disagree_are_told(small_bytes: int) -> None:
+@pytest.mark.parametrize("way", [SMALL, LARGE, CARRIED])
+def test_ranks_that_disagree_are_told(way: int) -> None:
     def work(ranks: DeviceRanks) -> None:
         memory = data(ranks.rank, 4096)
         root = ranks.rank  # each thinks itself the root
         ranks.run(Collective.BROADCAST, ReduceOp.SUM, F32, root, memory.ctypes.data, memory.ctypes.data, 100, 0)
         ranks.check()
 
-    for rank, error in enumerate(on_ranks(2, work, small_bytes, timeout_s=5)):
+    for rank, error in enumerate(on_ranks(2, work, way, timeout_s=5)):
         assert isinstance(error, DesyncError)
         assert error.peer == 1 - rank
         assert f"root {rank}" in error.ours and f"root {1 - rank}" in error.theirs
 
 
-@pytest.mark.parametrize("small_bytes", [SMALL, LARGE])
-def test_a_rank_that_does_not_come_is_named(small_bytes: int) -> None:
+@pytest.mark.parametrize("way", [SMALL, LARGE, CARRIED])
+def test_a_rank_that_does_not_come_is_named(way: int) -> None:
     def work(ranks: DeviceRanks) -> None:
         memory = data(ranks.rank, 4096)
         if ranks.rank == 0:
             ranks.run(Collective.ALL_REDUCE, ReduceOp.SUM, F32, 0, memory.ctypes.data, memory.ctypes.data, 4096, 0)
             ranks.check()
 
-    error, other = on_ranks(2, work, small_bytes, timeout_s=0.2)
+    error, other = on_ranks(2, work, way, timeout_s=0.2)
     assert other is None
     assert isinstance(error, CollectiveTimeoutError)
     assert error.peer == 1 and error.waited_s >= 0.2
