@@ -73,15 +73,17 @@ class DeviceRanks:
         carry_bytes: int = NEVER,
         carry_aside_bytes: int = CARRY_ASIDE_BYTES,
         carry_piece_bytes: int = 0,
+        bulk: bool = True,
     ) -> None:
         """Choose how kernels are launched; the same on all ranks, between the same calls (0: by size).
 
         Args:
             carry_bytes: from which size on a copy engine carries the data; ``carry_aside_bytes``: of calls ``aside``.
+            bulk: push by bulk copies through shared memory where the GPU has them (sm_90).
         """
         self.sms = self.sms if sms is None else sms
         shape = small_threads, large_threads, large_blocks, takers, batches, slots
-        carried = carry_bytes, carry_aside_bytes, carry_piece_bytes
+        carried = carry_bytes, carry_aside_bytes, carry_piece_bytes, bulk
         self._native.set_options(self.timeout_s, self.sms, small_bytes, *shape, *carried)
 
     def run(

@@ -32,11 +32,11 @@ std::uint64_t launch(DeviceGroup& group, const Run& run) {
 
 DeviceOptions options_of(double timeout_s, std::uint32_t max_blocks, std::uint64_t small_bytes, std::uint32_t small_threads,
                          std::uint32_t large_threads, std::uint32_t large_blocks, std::uint32_t takers, std::uint32_t batches, std::uint32_t slots,
-                         std::uint64_t carry_bytes, std::uint64_t carry_aside_bytes, std::uint64_t carry_piece_bytes) {
+                         std::uint64_t carry_bytes, std::uint64_t carry_aside_bytes, std::uint64_t carry_piece_bytes, bool bulk) {
   if (takers > 3) throw ConfigError("at most 3 blocks take for one that pushes, not " + std::to_string(takers));
   if (batches * slots > 16) throw ConfigError("a FIFO holds 16 batches, not " + std::to_string(batches * slots));
   return {timeout_s, max_blocks, small_bytes, small_threads, large_threads, large_blocks, takers, batches, slots, carry_bytes, carry_aside_bytes,
-          carry_piece_bytes};
+          carry_piece_bytes, bulk};
 }
 
 }  // namespace
@@ -53,12 +53,12 @@ void bind_device(nb::module_& m) {
       }, nb::arg("kind"), nb::arg("ordinal"), nb::arg("rank"), nb::arg("size"))
       .def("set_options", [](DeviceGroup& g, double timeout_s, std::uint32_t max_blocks, std::uint64_t small_bytes, std::uint32_t small_threads,
                              std::uint32_t large_threads, std::uint32_t large_blocks, std::uint32_t takers, std::uint32_t batches, std::uint32_t slots,
-                             std::uint64_t carry_bytes, std::uint64_t carry_aside_bytes, std::uint64_t carry_piece_bytes) {
+                             std::uint64_t carry_bytes, std::uint64_t carry_aside_bytes, std::uint64_t carry_piece_bytes, bool bulk) {
         g.set_options(options_of(timeout_s, max_blocks, small_bytes, small_threads, large_threads, large_blocks, takers, batches, slots, carry_bytes,
-                                 carry_aside_bytes, carry_piece_bytes));
+                                 carry_aside_bytes, carry_piece_bytes, bulk));
       }, nb::arg("timeout_s"), nb::arg("max_blocks"), nb::arg("small_bytes"), nb::arg("small_threads") = 0, nb::arg("large_threads") = 0,
            nb::arg("large_blocks") = 0, nb::arg("takers") = 0, nb::arg("batches") = 0, nb::arg("slots") = 0,
-           nb::arg("carry_bytes") = ~0ull, nb::arg("carry_aside_bytes") = 1024 * 1024, nb::arg("carry_piece_bytes") = 0)
+           nb::arg("carry_bytes") = ~0ull, nb::arg("carry_aside_bytes") = 1024 * 1024, nb::arg("carry_piece_bytes") = 0, nb::arg("bulk") = true)
       .def("handle", [](DeviceGroup& g) { const std::string h = g.handle(); return nb::bytes(h.data(), h.size()); })
       .def("map", [](DeviceGroup& g, std::uint32_t peer, const nb::bytes& handle) { g.map(peer, std::string(handle.c_str(), handle.size())); },
            nb::arg("peer"), nb::arg("handle"))

@@ -273,6 +273,99 @@ HP_DEV void push_tile(const HpExchange& x, u32 d, u64 base, u64 n, u32 f, u32* s
   sync_warp();
 }
 
+#ifdef HP_BULK
+// As `push`, where all that is sent are whole, aligned batches and nothing is cast: one lane of each warp moves batch
+// after batch through its shared memory; while one is on its way to the peer, the next comes in.
+HP_DEV bool can_bulk(const HpExchange& x) {
+  bool can = kWide == 1 && x.bulk;
+  for (u32 p = 0; p < HP_SIZE; ++p)
+    if (p != x.rank) can = can && is_aligned(x.send[p]) && x.send_n[p] * kWireBytes % kBatchBytes == 0;
+  return can && (kFold || x.own_from == x.own_to);
+}
+
+HP_DEV void push_bulk(const HpExchange& x, const Place& here) {
+  const u32 rank = x.rank, lane = here.lane, warp = here.thread / kLanes;
+  if (lane != 0) return;
+  u32* sent = here.shared + warp * 2 * kMaxTakers * HP_SIZE;
+  u32* credit = sent + kMaxTakers * HP_SIZE;
+  extern __shared__ __align__(128) char bulk[];
+  char* buffer = bulk + warp * kBatchBytes;
+  u64* barrier = reinterpret_cast<u64*>(bulk + 32 * kBatchBytes) + warp;
+  bulk_prepare(barrier);
+  u32 call[kMaxTakers], parity = 0;
+  for (u32 j = 0; j < x.takers; ++j) {
+    const u32 f = fifo_of(x, here, j);
+    call[j] = *word(x, rank, x.off_push_calls, 0, f) + 1;
+    for (u32 d = 1; d < HP_SIZE; ++d) {
+      const u32 p = (rank + d) % HP_SIZE;
+      sent[j * HP_SIZE + d] = *word(x, rank, x.off_sent, p, f);
+      credit[j * HP_SIZE + d] = relaxed(word(x, rank, x.off_credit, p, f));
+    }
+  }
+  bool alive = true, any = true, pending = false;
+  u32 flag_d = 0, flag_j = 0;  // of the batch that is on its way
+  const auto finish = [&](bool ends_tile) {  // what is on its way has arrived
+    bulk_stored();
+    if (ends_tile) {
+      const u32 f = fifo_of(x, here, flag_j), count = ++sent[flag_j * HP_SIZE + flag_d];
+      release(word(x, (rank + flag_d) % HP_SIZE, x.off_flag, rank, f), count);
+    }
+  };
+  bool pending_ends = false;
+  for (u32 k = 0; alive && any; ++k) {
+    any = false;
+    for (u32 j = 0; alive && j < x.takers; ++j) {
+      const u32 f = fifo_of(x, here, j);
+      const u64 base = tile_start(x, here, f, k);
+      bool some = false;
+      for (u32 d = 1; alive && d < HP_SIZE; ++d) {
+        const u32 p = (rank + d) % HP_SIZE;
+        const u64 n = vectors(x.send_n[p]);
+        if (base >= n) continue;
+        some = true;
+        const u32 index = j * HP_SIZE + d;
+        for (u32 b = 0; alive && b < x.batches && base + b * kBatchVectors < n; ++b) {
+          if (pending) bulk_read();
+          bulk_load(buffer, at(x.send[p]) + (base + b * kBatchVectors) * 16, kBatchBytes, barrier);
+          if (pending) finish(pending_ends);
+          pending = false;
+          const u32 count = sent[index];
+          char* to = slot(x, rank, p, f, count) + b * kBatchBytes;
+          if (b == 0) {
+            const u32 least = k == 0 ? count : count + 1 - x.slots;
+            Patience patience;
+            while (i32(credit[index] - least) < 0) {
+              credit[index] = relaxed(word(x, rank, x.off_credit, p, f));
+              if (i32(credit[index] - least) >= 0) break;
+              if (give_up(x, patience, p)) {
+                alive = false;
+                break;
+              }
+            }
+          }
+          bulk_loaded(barrier, parity);
+          parity ^= 1;
+          if (!alive) break;
+          bulk_store(to, buffer, kBatchBytes);
+          pending = true;
+          flag_d = d, flag_j = j;
+          pending_ends = b + 1 == x.batches || base + (b + 1) * kBatchVectors >= n;
+        }
+      }
+      if (some) set(word(x, rank, x.off_read, 0, f), call[j] << 20 | (k + 1));
+      any = any || some;
+    }
+  }
+  if (pending) finish(pending_ends);
+  for (u32 j = 0; j < x.takers; ++j) {
+    const u32 f = fifo_of(x, here, j);
+    set(word(x, rank, x.off_read, 0, f), call[j] << 20 | kAllRead);
+    *word(x, rank, x.off_push_calls, 0, f) = call[j];
+    for (u32 d = 1; d < HP_SIZE; ++d) *word(x, rank, x.off_sent, (rank + d) % HP_SIZE, f) = sent[j * HP_SIZE + d];
+  }
+}
+#endif
+
 HP_DEV void push(const HpExchange& x, const Place& here) {
   const u32 rank = x.rank, lane = here.lane, warp = here.thread / kLanes;
   u32* sent = here.shared + warp * 2 * kMaxTakers * HP_SIZE;  // of this warp, by taker and distance
@@ -425,9 +518,14 @@ HP_DEV void large(const HpExchange& x, const Place& here) {
   u32 head = 0;
   if (speaks) head = send_head(x, here.thread);
   const u32 part = here.block % (x.takers + 1);
-  if (part == 0)
-    push(x, here);
-  else
+  if (part == 0) {
+#ifdef HP_BULK
+    if (can_bulk(x))
+      push_bulk(x, here);
+    else
+#endif
+      push(x, here);
+  } else
     take(x, here, part - 1);
   if (speaks) check_head(x, here.thread, head);
 }

@@ -83,6 +83,37 @@ HP_DEV void store_vector(char* p, const Vec& v) {
   asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
 
+// The bulk copies of sm_90: one lane moves a batch through shared memory, without registers.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define HP_BULK 1
+#endif
+#ifdef HP_BULK
+HP_DEV u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
+HP_DEV void bulk_prepare(u64* barrier) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(barrier)) : "memory");
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+HP_DEV void bulk_load(void* to, const char* from, u32 bytes, u64* barrier) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
+               "l"(from), "r"(bytes), "r"(shared_address(barrier))
+               : "memory");
+}
+HP_DEV void bulk_loaded(u64* barrier, u32 parity) {
+  asm volatile(
+      "{\n.reg .pred p;\nAGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra DONE;\nbra AGAIN;\nDONE:\n}" ::"r"(
+          shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+}
+HP_DEV void bulk_store(char* to, const void* from, u32 bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(shared_address(from)), "r"(bytes) : "memory");
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+HP_DEV void bulk_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }  // shared memory may be overwritten
+HP_DEV void bulk_stored() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }      // all is written
+#endif
+
 HP_DEV void sync_warp() { __syncwarp(); }
 HP_DEV bool all_learn(u32 ok) {  // orders what lane 0 has acquired before what the others read next
   ok = __shfl_sync(~0u, ok, 0);

@@ -4,6 +4,7 @@
 #pragma once
 
 #define HP_MAX_RANKS 8
+#define HP_BULK_BYTES (32 * 4096 + 32 * 8)  // shared memory of a block that pushes by bulk copies
 #define HP_LAND_SLOTS 4  // landing slots for each source
 
 // Why a kernel gave up.
@@ -31,7 +32,8 @@ struct HpExchange {
   unsigned in_place;        // the fold writes where it, or the sender, reads
   // Carried by a copy engine: which slot; masks of peers whose copies have ended (in told_slot), whose credit is
   // waited for, to whom a piece must have been sent and from whom it must have come; exchange fingerprints.
-  unsigned slot, told_slot, told, credit, land_to, land_from, heads, unused;
+  unsigned slot, told_slot, told, credit, land_to, land_from, heads;
+  unsigned bulk;  // large: push by bulk copies where they fit (a multiprocessor that has them)
   unsigned long long send[HP_MAX_RANKS], send_n[HP_MAX_RANKS];
   unsigned long long recv[HP_MAX_RANKS], recv_n[HP_MAX_RANKS];  // copy: where it goes; fold: only how much
   unsigned long long own_from, own_to, own_n;

@@ -199,18 +199,21 @@ void DeviceGroup::launch_exchange(const Kernels& kernels, HpExchange& x, std::ui
     const std::uint64_t tiles = std::max<std::uint64_t>(1, up(largest_bytes, kBatchBytes));
     const std::uint64_t limit = std::max<std::uint64_t>(2, options_.large_blocks ? std::min<std::uint64_t>(options_.large_blocks, budget) : budget);
     // With some 48 blocks, two that take for one that pushes are as fast as half and half are with 64.
-    const std::uint64_t takers = options_.takers ? options_.takers : limit >= 40 && limit < 60 ? 2 : 1;
+    // From 512 MiB on, they are a little faster with many, too; and half the warps are from 4 MiB down.
+    const bool many = limit >= 60, huge = many && tiles >= 128 * 1024;
+    const std::uint64_t takers = options_.takers ? options_.takers : huge || (limit >= 40 && !many) ? 2 : 1;
     x.takers = static_cast<unsigned>(std::min(takers, limit - 1));
     const std::uint64_t teams_limit = limit / (x.takers + 1);
-    threads = options_.large_threads ? options_.large_threads : 1024;
+    threads = options_.large_threads ? options_.large_threads : many && !full && tiles <= 1024 ? 512 : 1024;
     if (!full && !options_.large_threads)
       while (threads > 128 && tiles * kLanes * 2 <= teams_limit * x.takers * threads) threads /= 2;  // rather blocks than warps
     const std::uint64_t team_fifos = x.takers * threads / kLanes;
     const std::uint64_t teams = full ? teams_limit : std::min(up(tiles, team_fifos), teams_limit);
     blocks = teams * (x.takers + 1);
     const std::uint64_t each = tiles / (teams * team_fifos);  // batches for each FIFO
-    x.batches = options_.batches ? options_.batches : full ? 2 : each >= 16 ? 2 : 1;
+    x.batches = options_.batches ? options_.batches : full ? 2 : huge ? 4 : each >= 16 ? 2 : 1;
     x.slots = options_.slots ? options_.slots : 16 / x.batches;
+    x.bulk = options_.bulk;
     kernel = kernels.large;
   }
   launch(kernel, blocks, threads, x, stream);

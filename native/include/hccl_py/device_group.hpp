@@ -27,6 +27,7 @@ struct DeviceOptions {
   std::uint64_t carry_bytes = ~0ull;        // from which size on a copy engine carries what the caller waits for,
   std::uint64_t carry_aside_bytes = 1024 * 1024;  // and what goes on beside other work
   std::uint64_t carry_piece_bytes = 0;
+  bool bulk = true;                         // push by bulk copies where the device has them
 };
 
 struct DeviceCall {

@@ -54,6 +54,8 @@ struct Driver {
   CuResult (*stream_create)(void**, unsigned, int);
   CuResult (*stream_destroy)(void*);
   CuResult (*stream_priorities)(int*, int*);
+  CuResult (*device_attribute)(int*, int, int);
+  CuResult (*function_attribute)(void*, int, int);
 };
 
 const Driver& driver() {
@@ -102,6 +104,8 @@ const Driver& driver() {
     find(d.stream_create, "cuStreamCreateWithPriority");
     find(d.stream_destroy, "cuStreamDestroy_v2");
     find(d.stream_priorities, "cuCtxGetStreamPriorityRange");
+    find(d.device_attribute, "cuDeviceGetAttribute");
+    find(d.function_attribute, "cuFuncSetAttribute");
     if (missing.empty() && d.init(0) != 0) missing = "cuInit failed: no usable NVIDIA GPU";
   });
   if (!missing.empty()) throw TransportUnavailableError("no CUDA driver here: " + missing, missing);
@@ -128,6 +132,10 @@ class CudaDevice final : public Device {
   explicit CudaDevice(int ordinal) : d_(driver()), ordinal_(ordinal) {
     ask(d_.device_get(&device_, ordinal), "cuDeviceGet");
     ask(d_.retain(&context_, device_), "cuDevicePrimaryCtxRetain");
+    constexpr int kMajorVersion = 75;
+    int major = 0;
+    ask(d_.device_attribute(&major, kMajorVersion, device_), "cuDeviceGetAttribute");
+    has_bulk_copies_ = major >= 9;
   }
 
   ~CudaDevice() override {
@@ -216,13 +224,18 @@ class CudaDevice final : public Device {
     ask(d_.module_load(&module, std::string(image).c_str()), "cuModuleLoadData");
     modules_.push_back(module);
     ask(d_.module_function(&function, module, name), "cuModuleGetFunction");
+    constexpr int kMostDynamicShared = 8;
+    if (has_bulk_copies_ && std::strcmp(name, "hp_large") == 0)
+      ask(d_.function_attribute(function, kMostDynamicShared, HP_BULK_BYTES), "cuFuncSetAttribute");
     return reinterpret_cast<Kernel>(function);
   }
 
   bool launch(Kernel kernel, std::uint32_t blocks, std::uint32_t threads, HpExchange& exchange, Stream stream) noexcept override {
     const Current current(*this);
     void* arguments[] = {&exchange};
-    return ok(d_.launch(reinterpret_cast<void*>(kernel), blocks, 1, 1, threads, 1, 1, 0, reinterpret_cast<void*>(stream), arguments, nullptr));
+    if (!has_bulk_copies_) exchange.bulk = 0;
+    const unsigned shared_bytes = exchange.bulk ? HP_BULK_BYTES : 0;
+    return ok(d_.launch(reinterpret_cast<void*>(kernel), blocks, 1, 1, threads, 1, 1, shared_bytes, reinterpret_cast<void*>(stream), arguments, nullptr));
   }
 
   bool copy(Address to, Address from, std::size_t num_bytes, Stream stream) noexcept override {
@@ -321,6 +334,7 @@ class CudaDevice final : public Device {
   const Driver& d_;
   const int ordinal_;
   int device_ = 0;
+  bool has_bulk_copies_ = false;
   void* context_ = nullptr;
   std::vector<void*> modules_;
   CuResult last_ = 0;

@@ -1,7 +1,8 @@
 """``make bench-gpu``: hccl_py against NCCL on two GPUs of one host, as claims in out/bench/gpu.json.
 
 With ``--tables`` the claims go to docs/bench/gpu.json too, and tables to docs/BENCHMARKS.md (of runs with all parts).
-``--part`` names parts of worker.py (all_reduce, others, ddp), all by default. Exits 77 where there are no two GPUs.
+``--part`` names parts: of worker.py (all_reduce, others, ddp, tcp), or random (tests/gpu/workers/group.py); all by
+default. Exits 77 where there are no two GPUs.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import shutil
 import statistics
 import subprocess
@@ -31,8 +33,10 @@ PARTS = {
                    "few_sms_64m", "few_sms_256m", "few_sms_1g", "unregistered_mean", "eager_8k", "cast"),
     "others": ("others_mean", "others_worst"),
     "ddp": ("ddp_151m", "ddp_806m"),
+    "tcp": ("tcp_bandwidth", "tcp_latency"),
+    "random": ("random_calls",),
 }  # fmt: skip
-UNMEASURED = ("tcp_bandwidth", "tcp_latency", "random_calls")  # no part measures them yet: they stay missing
+RANDOM_CALLS = 10_000
 MIB = 1 << 20
 
 
@@ -74,8 +78,9 @@ def judge(samples: dict[str, Any]) -> dict[str, float]:
         values["graph_8k"] = graph[8192]["ours"]
         values["eager_8k"] = eager[8192]["ours"]
         for name, size in (("64m", 64 * MIB), ("256m", 256 * MIB), ("1g", 1024 * MIB)):
-            values[f"bw_{name}"] = size / eager[size]["ours"] / 1e3
-            values[f"few_sms_{name}"] = size / eager[size]["few"] / 1e3
+            queued = m[f"all_reduce queued {size}"]
+            values[f"bw_{name}"] = size / queued["ours"] / 1e3
+            values[f"few_sms_{name}"] = size / queued["few"] / 1e3
     casts = [by for name, by in m.items() if name.startswith("cast")]
     if casts:
         values["cast"] = min(by["nccl"] / by["ours"] for by in casts)
@@ -94,7 +99,49 @@ def judge(samples: dict[str, Any]) -> dict[str, float]:
         if exposed:
             nccl = min(share for who, share in exposed.items() if who.startswith("nccl"))
             values[id_] = min(exposed[who] for who in exposed if who.split()[0] in ("ours", "few")) / nccl
+    between = {name: by for name, by in m.items() if name.startswith("tcp ")}
+    if between:
+        nccl: dict[int, float] = {}
+        ours: dict[int, list[float]] = {}
+        for name, by in between.items():
+            size = int(name.split()[-1])
+            nccl[size] = min(by["nccl"], nccl.get(size, by["nccl"]))
+            ours.setdefault(size, []).append(by["ours"])
+        values["tcp_bandwidth"] = min(nccl[size] / statistics.median(ours[size]) for size in nccl if size >= 16 * MIB)
+        values["tcp_latency"] = statistics.median(ours[65536]) / nccl[65536]
+    if "random" in samples.get("about", {}):
+        values["random_calls"] = float(samples["about"]["random"])
     return values
+
+
+def ranks(script: Path, *arguments: str, **variables: str) -> str:
+    """Run a script on two ranks; what it printed."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(script), *arguments]
+    done = subprocess.run(
+        command, check=True, timeout=470, stdout=subprocess.PIPE, text=True, env={**os.environ, **variables}
+    )
+    print(done.stdout, end="", flush=True)
+    return done.stdout
+
+
+def measure(parts: list[str]) -> dict[str, Any]:
+    """The samples of ``parts``."""
+    samples: dict[str, Any] = {"about": {}}
+    runs: list[tuple[str, dict[str, str]]] = [(part, {}) for part in parts if part not in ("tcp", "random")]
+    if "tcp" in parts:
+        runs += [("tcp", {}), ("tcp", {"NCCL_NSOCKS_PERTHREAD": "4", "NCCL_SOCKET_NTHREADS": "4"})]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "samples.json"
+        for part, variables in runs:
+            ranks(HERE / "worker.py", part, str(file), **variables)
+            got = json.loads(file.read_text("utf-8"))
+            samples["about"].update(got.pop("about"))
+            samples.update(got)
+    if "random" in parts:
+        said = ranks(HERE.parent.parent / "gpu" / "workers" / "group.py", str(RANDOM_CALLS))
+        if f"{RANDOM_CALLS} random calls are right" in said:
+            samples["about"]["random"] = RANDOM_CALLS
+    return samples
 
 
 def main() -> int:
@@ -110,13 +157,8 @@ def main() -> int:
         if gpus() < 2:
             print("bench-gpu needs two CUDA GPUs, and this machine has not: nothing was measured")
             return 77
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "samples.json"
-            command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(HERE / "worker.py"),
-                       ",".join(parts), str(file)]  # fmt: skip
-            subprocess.run(command, check=True, timeout=470)
-            samples = json.loads(file.read_text("utf-8"))
-    ids = [id_ for part in parts for id_ in PARTS[part]] + ([] if options.part else list(UNMEASURED))
+        samples = measure(parts)
+    ids = [id_ for part in parts for id_ in PARTS[part]]
     claims = Claims("gpu", ids)
     about = samples.get("about", {})
     for id_, value in judge(samples).items():

@@ -24,7 +24,7 @@ def page(samples: Mapping[str, Any], date: str) -> str:
         f"`make bench-gpu TABLES=1`, {date}: {about['ranks']} {about['gpu']} of one host, NCCL {about['nccl']}, "
         f"torch {about['torch']}. Microseconds, medians; both libraries alternate in one process."
     )
-    return "\n\n".join((caption, all_reduce(medians), others(medians), ddp(medians)))
+    return "\n\n".join((caption, all_reduce(medians), others(medians), ddp(medians), tcp(medians)))
 
 
 def _rows(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -40,8 +40,9 @@ def _ratio(ours: float, nccl: float) -> str:
 def all_reduce(medians: Medians) -> str:
     """bf16 in place: in a graph, through torch eagerly, and with 32 SMs."""
     lines = []
-    for size in sorted({int(name.split()[2]) for name in medians if name.startswith("all_reduce")}):
+    for size in sorted({int(name.split()[2]) for name in medians if name.startswith("all_reduce eager")}):
         eager, graph = medians[f"all_reduce eager {size}"], medians.get(f"all_reduce graph {size}")
+        queued = medians.get(f"all_reduce queued {size}")
         in_graph = (
             (f"{graph['ours']:.1f}", f"{graph['nccl']:.1f}", _ratio(graph["ours"], graph["nccl"])) if graph else "---"
         )
@@ -50,9 +51,24 @@ def all_reduce(medians: Medians) -> str:
             *in_graph,
             f"{eager['ours']:.0f}", f"{eager['nccl']:.0f}", _ratio(eager["ours"], eager["nccl"]),
             f"{eager['few']:.0f}", _ratio(eager["few"], eager["nccl"]),
+            " / ".join(f"{size / queued[who] / 1e3:.0f}" for who in ("ours", "few", "nccl")) if queued else "-",
         ])  # fmt: skip
-    head = ("all_reduce, bf16", "graph", "NCCL", "gain", "eager", "NCCL", "gain", "32 SMs, eager", "gain")
+    head = ("all_reduce, bf16", "graph", "NCCL", "gain", "eager", "NCCL", "gain", "32 SMs, eager", "gain",
+            "GB/s of queued calls: ours, 32 SMs, NCCL")  # fmt: skip
     return _rows(head, lines)
+
+
+def tcp(medians: Medians) -> str:
+    """float32 all_reduce between two "hosts" over loopback TCP."""
+    lines = []
+    for name, by in medians.items():
+        if name.startswith("tcp "):
+            _, sockets, size = name.split()
+            ours, nccl = by["ours"], by["nccl"]
+            lines.append([bytes_text(int(size)), sockets, f"{ours:.0f}", f"{nccl:.0f}", _ratio(ours, nccl)])
+    return _rows(
+        ("all_reduce, float32, over TCP", "NCCL's sockets a thread, and threads", "ours", "NCCL", "gain"), lines
+    )
 
 
 def others(medians: Medians) -> str:

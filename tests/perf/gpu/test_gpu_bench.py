@@ -28,7 +28,7 @@ def test_every_claim_has_a_part_and_bounds_stand_in_the_words() -> None:
     from claims import load_wanted  # bench.py has put its folder on the path
 
     wanted = load_wanted()["gpu"]
-    assert sorted(wanted) == sorted([*(id_ for ids in bench.PARTS.values() for id_ in ids), *bench.UNMEASURED])
+    assert sorted(wanted) == sorted(id_ for ids in bench.PARTS.values() for id_ in ids)
     for id_ in (
         "graph_mean",
         "eager_mean",
@@ -54,6 +54,10 @@ def test_values_are_made_of_medians() -> None:
     for size in (64 * mib, 256 * mib, 1024 * mib):
         us = size / 300e3
         samples[f"all_reduce eager {size}"] = {"ours": [us], "nccl": [2 * us], "few": [3 * us]}
+        samples[f"all_reduce queued {size}"] = samples[f"all_reduce eager {size}"]
+    for sockets, theirs in (("default", 300), ("4", 200)):
+        samples[f"tcp {sockets} 65536"] = {"ours": [50], "nccl": [theirs]}
+        samples[f"tcp {sockets} {64 * mib}"] = {"ours": [400], "nccl": [4 * theirs]}
     samples["ddp 12x1024 nccl 25"] = {"alone": [100], "nccl 25": [130]}
     samples["ddp 12x1024 nccl 100"] = {"alone": [100], "nccl 100": [120]}
     samples["ddp 12x1024 few 25"] = {"alone": [100], "few 25": [105]}
@@ -62,6 +66,8 @@ def test_values_are_made_of_medians() -> None:
     assert values["eager_mean"] == pytest.approx(6**0.5)
     assert values["bw_64m"] == pytest.approx(300) and values["few_sms_1g"] == pytest.approx(100)
     assert values["graph_8k"] == 5 and values["eager_8k"] == 20
+    assert values["tcp_latency"] == pytest.approx(0.25) and values["tcp_bandwidth"] == pytest.approx(2.0)
+    assert "random_calls" not in values and bench.judge({"about": {"random": 7}}) == {"random_calls": 7.0}
     assert values["ddp_151m"] == pytest.approx(0.25)
     assert "ddp_806m" not in values and "others_mean" not in values
 
@@ -74,7 +80,7 @@ def test_tables_show_losses_in_bold() -> None:
         "ddp 12x1024 ours 25": {"alone": [100.0], "ours 25": [130.0]},
     }
     page = bench.tables.page(samples, "2026-01-01")
-    assert "| 8 B | - | - | - | 20 | 40 | 2.00x | 80 | **0.50x** |" in page
+    assert "| 8 B | - | - | - | 20 | 40 | 2.00x | 80 | **0.50x** | - |" in page
     assert "| 12x1024 | ours | 25 | 0.1 | 0.1 | 30.0% |" in page and "2026-01-01" in page
 
 

@@ -173,7 +173,7 @@ def ddp(bench: Bench, out: dict[str, Any]) -> None:
 
         calls: dict[str, Callable[[], Any]] = {"alone": lambda model=model: step(model)}
         for name, group in (("nccl", bench.nccl), ("ours", bench.ours), ("few", bench.few), ("cast", bench.cast)):
-            for cap in (25, 100) if name == "nccl" else (25,):
+            for cap in (25,) if name == "cast" else (25, 100):
                 net = DistributedDataParallel(
                     model, process_group=group, bucket_cap_mb=cap, gradient_as_bucket_view=True
                 )
@@ -183,12 +183,29 @@ def ddp(bench: Bench, out: dict[str, Any]) -> None:
                 del net, calls[f"{name} {cap}"]
 
 
-PARTS = {part.__name__: part for part in (all_reduce, others, ddp)}
+def tcp(bench: Bench, out: dict[str, Any]) -> None:
+    """float32 all_reduce between two "hosts": both libraries believe that the other rank is on another one."""
+    about = os.environ.get("NCCL_NSOCKS_PERTHREAD", "default")
+    for size in (64 * KIB, MIB, 16 * MIB, 64 * MIB):
+        x = torch.empty(size // 4, device=DEVICE)
+        calls = {
+            "ours": lambda x=x: dist.all_reduce(x, group=bench.ours),
+            "nccl": lambda x=x: dist.all_reduce(x, group=bench.nccl),
+        }
+        check(x, calls["ours"])
+        out[f"tcp {about} {size}"] = bench.eager(calls, 20 if size <= MIB else 7)
+
+
+PARTS = {part.__name__: part for part in (all_reduce, others, ddp, tcp)}
 
 
 def main() -> None:
     torch.cuda.set_device(DEVICE)
-    options = hccl_py.torch.Options(env=Env(gpu_sms=128))
+    host = None
+    if sys.argv[1] == "tcp":
+        host = f"host{RANK}"
+        os.environ.update(NCCL_HOSTID=host, NCCL_SOCKET_IFNAME="lo")
+    options = hccl_py.torch.Options(env=Env(gpu_sms=128, host_id=host))
     dist.init_process_group("hccl_py", timeout=timedelta(seconds=60), pg_options=options)
     bench, out = Bench(), {}
     out["about"] = {"torch": torch.__version__, "nccl": ".".join(map(str, torch.cuda.nccl.version())),

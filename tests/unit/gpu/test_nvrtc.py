@@ -38,7 +38,13 @@ def test_an_image_is_compiled_once_and_kept(tmp_path: Path, monkeypatch: pytest.
     assert Compiler("sm_90", 2, tmp_path).image(DType.BFLOAT16, DType.BFLOAT16, ReduceOp.SUM) == first
     assert len(FakeNvrtc.compiled) == 1
     _, headers, options = FakeNvrtc.compiled[0]
-    assert set(headers) == {"exchange.hpp", "exchange_types.hpp", "exchange_device.hpp", "exchange_carry.hpp", "exchange_elements.hpp"}
+    assert set(headers) == {
+        "exchange.hpp",
+        "exchange_types.hpp",
+        "exchange_device.hpp",
+        "exchange_carry.hpp",
+        "exchange_elements.hpp",
+    }
     assert {"--gpu-architecture=sm_90", "-DHP_SIZE=2", "-DHP_ELEM=3", "-DHP_OP=0"} <= set(options)
     assert Compiler("sm_80", 2, tmp_path).image(DType.BFLOAT16, DType.BFLOAT16, ReduceOp.SUM) != first
     assert Compiler("sm_90", 2, None).image(DType.BFLOAT16, DType.BFLOAT16, ReduceOp.SUM) == first
