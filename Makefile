@@ -36,7 +36,7 @@ help:
 	@echo 'make bench-topology   plans, simulator and lab (PART="configs,rail" for some, TABLES=1 for the table in docs)'
 	@echo 'make bench-scheduler  buckets, policy, training in the lab and the simulator (PART="events,simulation" for some)'
 	@echo 'make bench-compression   codecs, compressed collectives and trainings (PART="codecs" for some)'
-	@echo 'make bench-gpu measure against NCCL, on a machine with two GPUs (PART=all_reduce, others or ddp for some)'
+	@echo 'make bench-gpu measure against NCCL, on a machine with two GPUs (PART=all_reduce, others, ddp, tcp or random for some)'
 	@echo 'make lint      ruff and mypy'
 	@echo 'make lock      resolve requirements/dev.in anew into $(LOCK)'
 	@echo 'make clean     remove the environments and everything that was built'
