@@ -23,9 +23,12 @@ add_library(hccl_py_engine STATIC
   ${CMAKE_CURRENT_BINARY_DIR}/kernel_sources.cpp
   ${HCCL_PY_ENGINE_DIR}/error.cpp
   ${HCCL_PY_ENGINE_DIR}/executor.cpp
+  ${HCCL_PY_ENGINE_DIR}/executor_folds.cpp
+  ${HCCL_PY_ENGINE_DIR}/executor_messages.cpp
   ${HCCL_PY_ENGINE_DIR}/failure.cpp
   ${HCCL_PY_ENGINE_DIR}/fork.cpp
   ${HCCL_PY_ENGINE_DIR}/group.cpp
+  ${HCCL_PY_ENGINE_DIR}/group_collective.cpp
   ${HCCL_PY_ENGINE_DIR}/group_connect.cpp
   ${HCCL_PY_ENGINE_DIR}/group_trouble.cpp
   ${HCCL_PY_ENGINE_DIR}/introduction.cpp

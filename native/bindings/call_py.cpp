@@ -80,7 +80,7 @@ void run_op(Group& group, Op& op) {
       op.sequence = queued->sequence;
       op.source = queued->source;
       if (queued->state.load() == Op::State::failed)
-        op.fail(queued->failure);
+        op.fail(*queued->failure);
       else
         op.finish();
     }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hccl_py/call.hpp"
 
+#include <numeric>
+
 namespace hccl_py {
 namespace {
 
@@ -13,6 +15,11 @@ std::uint64_t contract_count(const Call& call, std::uint32_t world) {
 }
 
 }  // namespace
+
+std::uint64_t elements(std::uint32_t blocks, std::uint64_t count, const std::uint64_t* counts) {
+  if (counts == nullptr || blocks <= 1) return blocks * count;
+  return std::accumulate(counts, counts + blocks, std::uint64_t{0});
+}
 
 std::span<const std::uint64_t> known_counts(const Call& call, std::uint32_t world) {
   const std::uint64_t* counts = call.collective == Collective::all_gather       ? call.output_counts

@@ -51,7 +51,7 @@ std::string describe(const Fingerprint& f) {
 }
 
 void raise_failure(const Op& op, std::uint32_t rank) {
-  const Failure& why = op.failure;
+  const Failure& why = *op.failure;
   const std::string who = "rank " + std::to_string(rank) + ": ";
   const std::string what = op.kind == Op::Kind::collective ? describe(fingerprint_of(op)) : op.kind == Op::Kind::send ? "send" : "recv";
   switch (why.kind) {

@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <filesystem>
+#include <fstream>
 
 #include "hccl_py/error.hpp"
 #include "team.hpp"
@@ -282,12 +284,29 @@ void test_call_sites_are_exchanged() {
 }
 
 #ifndef __SANITIZE_THREAD__
+// Waits until all other threads sleep: a child that is forked while one of them is in malloc could never call it (a plain
+// malloc takes care of that, AddressSanitizer's does not).
+void let_others_sleep() {
+  for (bool asleep = false; !asleep;) {
+    std::this_thread::yield();
+    asleep = true;
+    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+      if (task.path().filename() == std::to_string(gettid())) continue;
+      std::ifstream stat(task.path() / "stat");
+      std::string id, name, state;
+      stat >> id >> name >> state;
+      asleep &= state == "S";
+    }
+  }
+}
+
 // A forked child that ends in order leaves the parent's group alone.
 void test_a_forked_child_has_no_part() {
   for (const Over over : {Over::shm, Over::tcp, Over::mixed}) {
     Team team(over, 3);
     std::int32_t value = 0;
     const auto op = start_message(team[0], Op::Kind::recv, 1, 0, &value, 4);  // there is a progress thread now
+    let_others_sleep();
     const pid_t child = fork();
     if (child == 0) {
       alarm(20);

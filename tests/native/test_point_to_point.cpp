@@ -94,7 +94,7 @@ struct Message {
   }
   bool pending() const { return op.pending(); }
   bool done() const { return op.state.load() == Op::State::done; }
-  bool failed(FailureKind kind) const { return op.state.load() == Op::State::failed && op.failure.kind == kind; }
+  bool failed(FailureKind kind) const { return op.state.load() == Op::State::failed && op.failure->kind == kind; }
   bool holds(int fill) const {
     return done() && std::all_of(data.begin(), data.end(), [&](std::byte b) { return b == static_cast<std::byte>(fill); });
   }
@@ -286,8 +286,8 @@ void test_wrong_lengths_fail_the_receive_only() {
         if (!receive_first) ranks[1].post(r.op);
         ranks.settle();
         CHECK(r.failed(FailureKind::truncated));
-        CHECK_EQ(r.op.failure.culprit, 0);
-        CHECK(r.op.failure.text.find(std::to_string(sent)) != std::string::npos && r.op.failure.text.find(std::to_string(room)) != std::string::npos);
+        CHECK_EQ(r.op.failure->culprit, 0);
+        CHECK(r.op.failure->text.find(std::to_string(sent)) != std::string::npos && r.op.failure->text.find(std::to_string(room)) != std::string::npos);
         CHECK(std::all_of(r.data.begin(), r.data.end(), [](std::byte b) { return b == std::byte{0}; }));
         CHECK(s.done());
         ranks[0].post(next_s.op);

@@ -29,6 +29,8 @@ struct Call {
   bool uneven() const { return input_counts != nullptr || output_counts != nullptr; }
 };
 
+// Of `blocks` blocks together; `counts` or nullptr: of uneven ones.
+std::uint64_t elements(std::uint32_t blocks, std::uint64_t count, const std::uint64_t* counts);
 // The counts of uneven blocks where all ranks know all of them, else nothing: what ranks compare must be the same on all.
 std::span<const std::uint64_t> known_counts(const Call& call, std::uint32_t world);
 // What all ranks must say alike; the sequence number is left open.

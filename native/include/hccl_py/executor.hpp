@@ -84,7 +84,10 @@ class Executor {
     bool wire = false;  // a source comes from another host
   };
 
+  static std::uint32_t head_bytes(bool remote, std::uint32_t ordinal);
+
   using Head = std::array<std::byte, kFrameHeaderBytes + kFingerprintBytes>;
+  static constexpr std::size_t kLandBytes = 8 * 1024;             // with all its copies it stays in the first-level cache
   static constexpr std::uint64_t kUnknown = ~std::uint64_t{0};
 
   void lay_out(std::vector<std::uint64_t>& starts, std::uint32_t blocks, std::uint64_t count,

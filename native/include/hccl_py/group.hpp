@@ -152,6 +152,7 @@ class Group : public std::enable_shared_from_this<Group> {
     std::vector<Executor*> executors;
   };
 
+  const Table* table_of(const Call& call) const;
   bool local(std::uint32_t peer) const { return local_index_[peer] >= 0; }
   void check_buffers(const Call& call, const ProgramHeader& header) const;
   void set_up_board(Board board);
@@ -195,6 +196,7 @@ class Group : public std::enable_shared_from_this<Group> {
 
   const std::uint32_t rank_;
   const std::uint32_t world_;
+  const std::uint64_t most_elements_ = (std::uint64_t{1} << 58) / std::max(world_, 1u);  // of a block
   GroupOptions options_;
   std::shared_ptr<Hub> hub_;
   std::shared_ptr<Progress> progress_;
@@ -240,6 +242,7 @@ class Group : public std::enable_shared_from_this<Group> {
   Scratch scratch_;
   std::vector<std::unique_ptr<Executor>> executors_;
   std::map<std::tuple<Collective, std::uint32_t, bool>, Table> tables_;
+  std::array<const Table*, kNumCollectives> usual_tables_{};  // of those, for root 0 and even blocks
   std::array<std::shared_ptr<SlotCall>, 64> slot_calls_;  // the latest, by a hash
 
   // work

@@ -22,7 +22,7 @@ struct Op {
   Kind kind = Kind::collective;
   std::atomic<State> state{State::pending};
   std::int64_t deadline_ns = 0;  // 0: not set yet
-  Failure failure;  // valid once failed
+  std::unique_ptr<Failure> failure;  // once failed
   bool timed = false;          // started work: says when it was done
   std::int64_t ended_ns = 0;  // steady clock; valid once done
 
@@ -59,7 +59,7 @@ struct Op {
     state.store(State::done, std::memory_order_release);
   }
   void fail(Failure why) {
-    failure = std::move(why);
+    failure = std::make_unique<Failure>(std::move(why));
     state.store(State::failed, std::memory_order_release);
   }
 };
