@@ -166,6 +166,7 @@ def build_table(
     one_round_limit_bytes: int | None = None,
     engine: EngineCosts | None = None,
     algorithms: Sequence[Algorithm] | None = None,
+    only_bytes: int | None = None,
 ) -> PlanTable:
     """The table of the plans that are predicted to be fastest; equal arguments give equal tables on every rank.
 
@@ -180,6 +181,8 @@ def build_table(
             one host; above, and between hosts, the same plans go by messages. By default what ``engine`` says.
         engine: figures of the engine; by default those of the kind of device.
         algorithms: instead of the built-in ones.
+        only_bytes: nobody will ask for another size. In large worlds the table has then one row, with the plan that a
+            whole table has for this size, and no template is made in vain.
 
     Raises:
         PlanError: no plan is admitted; a forced algorithm is never replaced by another.
@@ -191,6 +194,8 @@ def build_table(
     cells = [(MAX_BYTES, 0)]
     if collective is not Collective.BARRIER:
         cells = _cells(costs.one_round_limit_bytes, placement.size)
+    if only_bytes is not None and placement.size > MAX_WORLD:
+        cells = [(MAX_BYTES, next(probe for upto, probe in cells if only_bytes <= upto))]
     found = candidates(
         collective, model, placement.groups(topology), [probe for _, probe in cells],
         root=root, deterministic=deterministic, forced=forced, uneven=uneven, declared=declared, channels=channels,

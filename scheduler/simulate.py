@@ -19,6 +19,7 @@ from typing import Protocol
 
 import numpy as np
 
+from hccl_py.core.collector import collector_paused
 from hccl_py.core.types import Collective
 from hccl_py.scheduler.cost import EngineCosts
 from hccl_py.scheduler.program import Program
@@ -114,7 +115,10 @@ def simulate_programs(
         merge_s: events this near to each other are taken together, at the end of that time; for very large plans.
     """
     costs = engine or EngineCosts.of(topology, placement)
-    graph = build_flows(program, classes, bytes_per_block, itemsize, costs.segment_bytes, channel_bytes, slot_bounds)
+    with collector_paused():
+        graph = build_flows(
+            program, classes, bytes_per_block, itemsize, costs.segment_bytes, channel_bytes, slot_bounds
+        )
     network = _Network(graph, classes, topology, placement, costs)
     loop = FlowLoop(graph, network.fair, network.latency_s[graph.lane], costs.segment_bytes, channel_bytes, merge_s)
     times = loop.run()

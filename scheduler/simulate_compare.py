@@ -89,7 +89,7 @@ def compare(
     """
     model = CostModel(topology, placement)
     groups = placement.groups(topology)
-    table = build_table(collective, topology, placement, root=root, declared=True)
+    table = build_table(collective, topology, placement, root=root, declared=True, only_bytes=bytes_per_block)
     served = table.choose(bytes_per_block).plan
     plans = {served.digest: served}
     for name in algorithms or (None,):

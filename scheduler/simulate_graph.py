@@ -101,9 +101,10 @@ class _Builder:
         self.peer: list[int] = []
         self.step: list[int] = []
         self.lanes: dict[tuple[int, int, int], int] = {}
-        self.pairs: list[tuple[int, int]] = []  # milestones
+        self.before: list[int] = []  # milestones; flat lists, as tuples would keep the garbage collector busy
+        self.after: list[int] = []
         self.queues: list[tuple[int, int]] = []  # flows that follow each other on a channel
-        self.held: list[tuple[int, int, int]] = []  # ties
+        self.held: list[int] = []  # ties: follower, leader, kind; follower, ...
         self.heads: set[int] = set()
 
     def flow(self, lane: tuple[int, int, int], size_bytes: int, rank: int, peer: int, step: int) -> int:
@@ -113,6 +114,11 @@ class _Builder:
         self.peer.append(peer)
         self.step.append(step)
         return len(self.lane) - 1
+
+    def wait(self, milestone: int, before: list[int]) -> None:
+        """The milestone comes after those."""
+        self.before += before
+        self.after += [milestone] * len(before)
 
 
 def build_flows(
@@ -142,8 +148,9 @@ def build_flows(
     for part in build.parts:
         for index in range(len(part.size_bytes)):
             _tie_up(build, part, index, at)
-    build.pairs += [(at.sent(flow), at.start(follower)) for flow, follower in build.queues]
-    before, after = np.array(build.pairs, dtype=np.int64).reshape(-1, 2).T
+    for flow, follower in build.queues:
+        build.wait(at.start(follower), [at.sent(flow)])
+    before, after = np.array(build.before, dtype=np.int64), np.array(build.after, dtype=np.int64)
     held = np.array(build.held, dtype=np.int64).reshape(-1, 3)
     held = held[np.argsort(held[:, 0], kind="stable")]
     wants_head = np.zeros(num_flows, dtype=np.bool_)
@@ -301,18 +308,21 @@ def _tie_up(build: _Builder, part: _Part, index: int, at: _Milestones) -> None:
         room += [*part.incoming[earlier], *part.outgoing[earlier]]
     if index >= WINDOW:
         ready.append(at.open(step))
-        build.pairs.append((at.done(step - WINDOW), at.open(step)))
+        build.wait(at.open(step), [at.done(step - WINDOW)])
         if index > WINDOW:
-            build.pairs.append((at.open(step - 1), at.open(step)))
+            build.wait(at.open(step), [at.open(step - 1)])
     for flow in outgoing:
-        build.pairs += [(milestone, at.start(flow)) for milestone in (*begins, *ready)]
-        build.held += [(flow, leader, tie) for leader, tie in behind]
+        build.wait(at.start(flow), begins + ready)
+        for leader, tie in behind:
+            build.held += (flow, leader, tie)
     build.heads.update(leader for leader, _ in behind)
     if size > build.channel_bytes:
         if not part.keeps[index]:
             room += outgoing
         for flow, sibling in zip(incoming, [*incoming[1:], *incoming[:1]], strict=True):
-            build.pairs += [(milestone, at.start(flow)) for milestone in ready]
-            build.held += [(flow, leader, Tie.ROOM) for leader in (*room, sibling) if leader != flow]
+            build.wait(at.start(flow), ready)
+            for leader in (*room, sibling):
+                if leader != flow:
+                    build.held += (flow, leader, Tie.ROOM)
         build.heads.update(incoming if room or len(incoming) > 1 else ())
-    build.pairs += [(milestone, at.done(step)) for milestone in (*over, *ready)]
+    build.wait(at.done(step), over + ready)

@@ -17,12 +17,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from hccl_py.core.collector import collector_paused
 from hccl_py.core.errors import PlanError
 from hccl_py.core.types import Collective, Order
 from hccl_py.scheduler.layout import Layout
 from hccl_py.scheduler.plan import Params, short_name
 from hccl_py.scheduler.program import Operand, Program, Step, Where
 from hccl_py.scheduler.simulate_classes import RankClasses
+from hccl_py.scheduler.template_table import ClassTable
 
 Ints = npt.NDArray[np.int64]
 
@@ -136,7 +138,8 @@ class Template:
             raise PlanError(f"templates are for all_reduce, not {self.collective.name.lower()}")
         object.__setattr__(self, "params", tuple(sorted(self.params)))
         try:
-            verify_template(self)
+            with collector_paused():
+                verify_template(self)
         except PlanError as error:
             raise PlanError(f"template {self.algorithm!r} for {self.collective.name}: {error}") from None
         object.__setattr__(self, "order", Order.FREE)
@@ -144,15 +147,22 @@ class Template:
 
     def _digest(self) -> bytes:
         head = [self.algorithm, self.params, self.collective, self.slots_per_block, self.channels]
-        found = hashlib.sha256(b"hccl_py template 1\n" + json.dumps(head, separators=(",", ":")).encode())
-        for part in self.classes:
-            found.update(part.members.tobytes())
-            for step in part.steps:
-                for operand in (*step.sources, *step.targets):
-                    kind = (operand.where, operand.raw, operand.channel, operand.span, len(step.sources))
-                    found.update(repr(kind).encode())
-                    found.update((operand.peer if operand.where is Where.PEER else operand.slot).tobytes())
+        found = hashlib.sha256(b"hccl_py template 2\n" + json.dumps(head, separators=(",", ":")).encode())
+        for part, table in zip(self.classes, self.tables, strict=True):
+            columns = (table.step, table.side, table.where, table.raw, table.channel, table.span)
+            for column in (part.members, *columns, table.place):
+                found.update(f"{column.shape}".encode() + np.ascontiguousarray(column).tobytes())
         return found.digest()
+
+    @cached_property
+    def tables(self) -> tuple[ClassTable, ...]:
+        """The classes by columns."""
+        return tuple(map(ClassTable.of, self.classes))
+
+    @cached_property
+    def firsts(self) -> tuple[Program, ...]:
+        """As `bare_program`, of the first member of each class."""
+        return tuple(self._written(number, 0) for number in range(len(self.classes)))
 
     @property
     def world(self) -> int:
@@ -182,6 +192,10 @@ class Template:
     def bare_program(self, rank: int) -> Program:
         """As `program`, before anything is known of order and digest."""
         number, member = int(self.place[0][rank]), int(self.place[1][rank])
+        return self._written(number, member) if member else self.firsts[number]
+
+    def _written(self, number: int, member: int) -> Program:
+        rank = int(self.classes[number].members[member])
         layout = Layout(self.collective, self.world, 0, rank, self.slots_per_block)
         steps = tuple(step.of(member) for step in self.classes[number].steps)
         return Program(

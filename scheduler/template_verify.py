@@ -27,10 +27,11 @@ from hccl_py.scheduler.progress import SEGMENTS, edges_of
 from hccl_py.scheduler.stepgraph import Hazard, Message, StepGraph, find_hazards
 
 if TYPE_CHECKING:
-    from hccl_py.scheduler.template import ClassOperand, Template
+    from hccl_py.scheduler.template import ClassOperand, ClassProgram, Template
 
 _Words = npt.NDArray[np.uint32]
 _Ints = npt.NDArray[np.int64]
+_MIX, _SHIFT = np.uint32(0x9E3779B9), np.uint32(15)
 
 
 def verify_template(template: Template) -> None:
@@ -50,25 +51,23 @@ def _check_members(template: Template) -> None:
     if not np.array_equal(np.sort(ranks), np.arange(len(ranks))):
         raise PlanError(f"the classes do not hold each of the ranks 0 to {len(ranks) - 1} once")
     limit = template.slots_per_block
-    seen: set[tuple[int, int, int]] = set()
-    for number, part in enumerate(template.classes):
-        check_program(template.bare_program(int(part.members[0])))
-        for at, step in enumerate(part.steps):
-            for operand in (*step.sources, *step.targets):
-                key = (number, id(operand.peer if operand.where is Where.PEER else operand.slot), operand.span)
-                if key in seen:
-                    continue
-                seen.add(key)
-                what = f"class {number}, step {at}"
-                if operand.where is Where.PEER:
-                    if (
-                        operand.peer.min() < 0
-                        or operand.peer.max() >= len(ranks)
-                        or (operand.peer == part.members).any()
-                    ):
-                        raise PlanError(f"{what}: a peer that is not another rank")
-                elif operand.slot.min() < 0 or operand.slot.max() + operand.span > limit:
-                    raise PlanError(f"{what}: {operand.where.name} beyond its {limit} slots")
+    for number, (part, table) in enumerate(zip(template.classes, template.tables, strict=True)):
+        if not table.sound(part.members, len(ranks), template.channels, limit):
+            check_program(template.firsts[number])
+            _blame(number, part, len(ranks), limit)
+
+
+def _blame(number: int, part: ClassProgram, world: int, limit: int) -> None:
+    """Say what is wrong with a class of which the first member alone is right."""
+    for at, step in enumerate(part.steps):
+        what = f"class {number}, step {at}"
+        for operand in (*step.sources, *step.targets):
+            if operand.where is Where.PEER:
+                if operand.peer.min() < 0 or operand.peer.max() >= world or (operand.peer == part.members).any():
+                    raise PlanError(f"{what}: a peer that is not another rank")
+            elif operand.slot.min() < 0 or operand.slot.max() + operand.span > limit:
+                raise PlanError(f"{what}: {operand.where.name} beyond its {limit} slots")
+    raise PlanError(f"class {number}: what its first member does is no step of another one: they belong in two classes")
 
 
 def _check_alike(template: Template) -> None:
@@ -81,16 +80,9 @@ def _check_alike(template: Template) -> None:
     number = np.zeros(template.slots_per_block + 1, dtype=np.int64)
     number[cuts] = np.arange(len(cuts))
     random = np.random.default_rng(2027)
-    for at, part in enumerate(template.classes):
-        touched = np.zeros((len(part.members), len(cuts)), dtype=np.uint64)
-        row = np.arange(len(part.members))
-        for step in part.steps:
-            for operand in (*step.sources, *step.targets):
-                word = random.integers(1, 2**64, dtype=np.uint64)
-                if operand.where is not Where.PEER:
-                    touched[row, number[operand.slot]] += word
-                    touched[row, number[operand.slot + operand.span]] -= word
-        words = np.sort(np.cumsum(touched, axis=1, dtype=np.uint64), axis=1)
+    for at, (part, table) in enumerate(zip(template.classes, template.tables, strict=True)):
+        touched = table.touches(number, len(cuts), lambda num: random.integers(1, 2**64, num, dtype=np.uint64))
+        words = np.sort(touched, axis=1)
         new = np.ones(words.shape, dtype=np.bool_)
         new[:, 1:] = words[:, 1:] != words[:, :-1]
         mixed = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -114,7 +106,7 @@ class _End(NamedTuple):
 
 def _class_graph(template: Template) -> StepGraph:
     """The step graph of one rank of each class, in which a message ends at the class of its receiver."""
-    programs = [template.bare_program(int(part.members[0])) for part in template.classes]
+    programs = template.firsts
     layouts = [Layout(p.collective, p.world, p.root, p.rank, p.slots_per_block) for p in programs]
     starts = [0]
     hazards: list[Hazard] = []
@@ -211,37 +203,51 @@ def _completion_order(graph: StepGraph) -> list[int]:
         PlanError: deadlock.
     """
     num_steps = len(graph.steps)
-    waits: list[list[tuple[int, int, bool]]] = [[] for _ in range(num_steps)]
+    waits: list[list[tuple[int, int]]] = [[] for _ in range(num_steps)]
+    ends: list[list[int]] = [[] for _ in range(num_steps)]  # that have to be complete
     wakes: list[list[int]] = [[] for _ in range(num_steps)]
     for step, other, slack, complete in edges_of(graph):
-        waits[step].append((other, slack, complete))
+        if complete:
+            ends[step].append(other)
+        else:
+            waits[step].append((other, slack))
         wakes[other].append(step)
     done, order = [0] * num_steps, list[int]()
     oldest = list(graph.starts[:-1])  # of each rank: the first step that is not complete
+    closes = [first + WINDOW for first in oldest]
     queue = deque(
         s
         for first, end in zip(graph.starts, graph.starts[1:], strict=False)
         for s in range(first, min(end, first + WINDOW))
     )
+    waiting = [False] * num_steps
+    for step in queue:
+        waiting[step] = True
+    owners = graph.owner
     while queue:
         step = queue.popleft()
-        owner = graph.owner[step]
-        if done[step] == SEGMENTS or step >= oldest[owner] + WINDOW:
+        waiting[step] = False
+        owner, limit = owners[step], SEGMENTS
+        if done[step] == SEGMENTS or step >= closes[owner]:
             continue
-        limit = SEGMENTS
-        for other, slack, complete in waits[step]:
-            ready = done[other]
-            limit = min(limit, (SEGMENTS if ready == SEGMENTS else 0) if complete else ready + slack)
-        if limit <= done[step]:
+        for other, slack in waits[step]:
+            if done[other] + slack < limit:
+                limit = done[other] + slack
+        if limit <= done[step] or any(done[other] < SEGMENTS for other in ends[step]):
             continue
         done[step] = limit
-        queue.extend(wakes[step])
+        woken = wakes[step]
         if limit == SEGMENTS:
             order.append(step)
             before, end = oldest[owner], graph.starts[owner + 1]
             while oldest[owner] < end and done[oldest[owner]] == SEGMENTS:
                 oldest[owner] += 1
-            queue.extend(range(min(end, before + WINDOW), min(end, oldest[owner] + WINDOW)))
+            closes[owner] = oldest[owner] + WINDOW
+            woken = [*woken, *range(min(end, before + WINDOW), min(end, closes[owner]))]
+        for other in woken:
+            if not waiting[other]:
+                waiting[other] = True
+                queue.append(other)
     if len(order) < num_steps:
         stuck = next(step for step in range(num_steps) if done[step] < SEGMENTS)
         raise PlanError(f"deadlock: {graph.name(stuck)} waits for ever, {num_steps - len(order)} steps in all")
@@ -296,8 +302,11 @@ class _Run:
             if found is None:
                 found = values
             else:  # the order of a sum counts in the second word
-                mixed = found[1] * np.uint32(0x9E3779B9) + (values[1] ^ (values[1] >> np.uint32(15)))
-                found = np.stack([found[0] + values[0], mixed])
+                total = np.empty_like(values)
+                np.add(found[0], values[0], out=total[0])
+                np.multiply(found[1], _MIX, out=total[1])
+                total[1] += values[1] ^ (values[1] >> _SHIFT)
+                found = total
         assert found is not None  # check_program has seen a source
         raw = raw and len(step.sources) == 1
         for target in step.targets:
@@ -337,7 +346,7 @@ class _Run:
         count = int(last[0] - first[0])
         if (last - first != count).any():
             raise PlanError("members of a class cut their slots in different ways")
-        columns = first[:, None] + np.arange(count)
+        columns = first[:, None] if count == 1 else first[:, None] + np.arange(count)
         return columns, columns[0]
 
 
@@ -345,10 +354,8 @@ def _cuts(template: Template) -> _Ints:
     """Where any operand begins or ends, 0 and the end included."""
     marks = np.zeros(template.slots_per_block + 1, dtype=np.bool_)
     marks[[0, -1]] = True
-    for part in template.classes:
-        for step in part.steps:
-            for operand in (*step.sources, *step.targets):
-                if operand.where is not Where.PEER:
-                    marks[operand.slot] = True
-                    marks[operand.slot + operand.span] = True
+    for table in template.tables:
+        local = ~table.is_peer
+        marks[table.place[local]] = True
+        marks[table.place[local] + table.span[local, None]] = True
     return np.flatnonzero(marks)

@@ -50,7 +50,7 @@ GIB = 1 << 30
 SIZES_BYTES = (64 << 20, 256 << 20, GIB)
 KEPT = OUT / "topology" / "others.json"  # what does not change from run to run: simulated times of the others
 ROWS = OUT / "topology" / "rows.json"  # of the table of configs, as last measured
-_CHUNKS = (1, 2, 4)  # of rings per rail
+_CHUNKS = (1, 2, 3, 4)  # of rings per rail
 _BEGIN = "<!-- table: tests/perf/bench_topology.py -->"
 
 
@@ -144,7 +144,9 @@ def seconds(plan: Simulable, cluster: ClusterConfig, size_bytes: int, engine: En
 
 def chosen(cluster: ClusterConfig, size_bytes: int) -> Simulable:
     """The plan that would serve."""
-    table = build_table(Collective.ALL_REDUCE, cluster.topology, cluster.placement, declared=True)
+    table = build_table(
+        Collective.ALL_REDUCE, cluster.topology, cluster.placement, declared=True, only_bytes=size_bytes
+    )
     found: Simulable = table.choose(size_bytes).plan
     return found
 
