@@ -24,9 +24,13 @@ from hccl_py.topology.placement import Placement
 def fastest_rails(
     sets: Sequence[Mapping[str, ParamValue]], model: CostModel, sizes_bytes: Sequence[int]
 ) -> tuple[Mapping[str, ParamValue], ...]:
-    """Of the parameter sets of `rails` those that are fastest at one of the sizes, by the formula."""
+    """Of the parameter sets of `rails` the rings and the halvings that are fastest at one of the sizes, by the formula.
+
+    Of each kind, as the formula compares one kind better than both: what is chosen between them is simulated first.
+    """
     costs = [RailsCost(params, model.topology, model.placement, model.engine) for params in sets]
-    best = {min(range(len(sets)), key=lambda i: costs[i].seconds(size)) for size in sizes_bytes} if sets else set()
+    kinds = [[i for i, params in enumerate(sets) if ("radices" in params) is halves] for halves in (False, True)]
+    best = {min(kind, key=lambda i: costs[i].seconds(size)) for kind in kinds if kind for size in sizes_bytes}
     return tuple(sets[number] for number in sorted(best))
 
 

@@ -165,35 +165,40 @@ def configs(claims: Claims) -> list[list[str]]:
         cluster = load_cluster(file)
         name, world = file.stem, cluster.placement.size
         if name in done:
-            row, gaps[name], ratio = done[name]
+            row, gaps[name], known = done[name]
             rows.append(row)
-            ratios.update({name: ratio} if ratio else {})
+            ratios.update(known)
             continue
         bound_s = lower_bound(cluster.topology, cluster.placement, Collective.ALL_REDUCE, GIB).seconds
-        try:
-            plan = chosen(cluster, GIB)
-            ours_s = seconds(plan, cluster, GIB)
-        except HcclError as error:
-            print(f"{name}: {error}")
-            gaps[name] = float("inf")
+        even = not any(word in name for word in UNEVEN)
+        for size in SIZES_BYTES if even else (GIB,):  # 1 GiB is the last: that is what the table shows
+            try:
+                plan = chosen(cluster, size)
+                ours_s = seconds(plan, cluster, size)
+            except HcclError as error:
+                print(f"{name}: {error}")
+                gaps[name] = float("inf")
+                break
+            key = f"{name} {size} {cluster.topology.digest()}"
+            others = kept.setdefault(key, {})
+            for what, other in baselines(cluster).items():
+                if what not in others and time.monotonic() - begin_s < budget_s:
+                    others[what] = best_s(other, cluster, size)
+                    KEPT.parent.mkdir(parents=True, exist_ok=True)
+                    KEPT.write_text(json.dumps(kept) + "\n", encoding="utf-8")
+            best = min((others[what] for what in others if what != "rank-order ring"), default=float("nan"))
+            if even:  # the simulator is not more exact than that
+                ratios[f"{name}, {size >> 20} MiB"] = round(ours_s / best, 4)
+        if name in gaps:
             continue
-        key = f"{name} {cluster.topology.digest()} {plan.digest.hex()}"
-        others = kept.setdefault(key, {})
-        for what, other in baselines(cluster).items():
-            if what not in others and time.monotonic() - begin_s < budget_s:
-                others[what] = best_s(other, cluster, GIB)
-                KEPT.parent.mkdir(parents=True, exist_ok=True)
-                KEPT.write_text(json.dumps(kept) + "\n", encoding="utf-8")
         gaps[name] = ours_s / bound_s - 1
-        best = min((others[what] for what in others if what != "rank-order ring"), default=float("nan"))
-        if not any(word in name for word in UNEVEN):
-            ratios[name] = round(ours_s / best, 4)  # the simulator is not more exact than that
         times = [format_seconds(others[what]) if what in others else "-" for what in
                  ("rank-order ring", "host-order ring", "rings per rail", "double tree")]  # fmt: skip
         rows.append([name, str(world), getattr(plan, "name", "?"), format_seconds(ours_s), format_seconds(bound_s),
                      f"{100 * gaps[name]:+.1f}%", *times])  # fmt: skip
         print("  ".join(rows[-1]), flush=True)
-        done[name] = (rows[-1], gaps[name], ratios.get(name))
+        known = {which: ratio for which, ratio in ratios.items() if which.startswith(f"{name}, ")}
+        done[name] = (rows[-1], gaps[name], known)
         ROWS.parent.mkdir(parents=True, exist_ok=True)
         ROWS.write_text(json.dumps({**_measured(), sources: done}) + "\n", encoding="utf-8")
     claims.record(
@@ -211,7 +216,7 @@ def configs(claims: Claims) -> list[list[str]]:
     return rows
 
 
-def _measured() -> dict[str, dict[str, tuple[list[str], float, float | None]]]:
+def _measured() -> dict[str, dict[str, tuple[list[str], float, dict[str, float]]]]:
     """By the state of the sources: the rows of the table of configs, so that a run that was stopped goes on."""
     return json.loads(ROWS.read_text("utf-8")) if ROWS.exists() else {}  # type: ignore[no-any-return]
 
