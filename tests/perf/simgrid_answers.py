@@ -9,14 +9,19 @@ without correction factors. SimGrid gives flows with a longer round trip a small
 latencies in the first communications what is left is max-min fair sharing.
 
     PYTHONPATH=/usr/lib/python3/dist-packages python tests/perf/simgrid_answers.py [OUT.json]
+
+With ``--large`` it makes tests/perf/simgrid_128.json instead: all-reduce of 128 ranks in the fat tree with a slow rail.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import multiprocessing
 import sys
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +40,9 @@ from hccl_py.topology.graph import DeviceKind, Link, LinkKind, Node, NodeKind, T
 from hccl_py.topology.placement import Placement
 
 ANSWERS = Path(__file__).parents[1] / "unit" / "scheduler" / "simgrid_answers.json"
+LARGE_ANSWERS = Path(__file__).with_name("simgrid_128.json")
+LARGE_HOSTS = 16  # of 8 ranks
+LARGE_BYTES = (64 << 20,)  # SimGrid takes minutes for each plan, and the more the larger
 SEGMENT_BYTES = 64 * 1024
 _OPTIONS = (
     "network/model:CM02", "network/TCP-gamma:0", "network/crosstraffic:0", "network/bandwidth-factor:1",
@@ -146,15 +154,26 @@ def cases() -> Iterator[tuple[str, Collective, Plan, int]]:
 # ---- SimGrid
 
 
-Comms = list[tuple[int, int, int]]  # source rank, destination rank, bytes
+@dataclass
+class Messages:
+    """What SimGrid has to do. Numbers beyond those of ``comms`` are milestones: they take no time.
+
+    Attributes:
+        comms: source rank, destination rank, bytes.
+        after: of each number, those that wait until it has arrived (or happened).
+        queued: of each communication, those that wait until it has been sent.
+    """
+
+    comms: list[tuple[int, int, int]]
+    after: list[list[int]]
+    queued: list[list[int]]
 
 
-def segments(
-    graph: StepGraph, size_bytes: int, segment_bytes: int = SEGMENT_BYTES
-) -> tuple[Comms, list[list[int]], list[list[int]]]:
-    """Communications, and for each those that wait until it has arrived, and until it has been sent."""
+def segments(graph: StepGraph, size_bytes: int, segment_bytes: int = SEGMENT_BYTES) -> Messages:
+    """The communications of a plan, message by message in pieces, and what they wait for."""
     pieces = [_pieces(graph, step, size_bytes, segment_bytes) for step in range(len(graph.steps))]
-    first, comms = [], []
+    first: list[int] = []
+    comms: list[tuple[int, int, int]] = []
     for message in graph.messages:
         first.append(len(comms))
         ends = (graph.owner[message.sender], graph.owner[message.receiver])
@@ -166,17 +185,26 @@ def segments(
     hazards: list[list[tuple[int, bool]]] = [[] for _ in graph.steps]
     for hazard in graph.hazards:
         hazards[hazard.step].append((hazard.earlier, hazard.streamed))
-
-    def whole(step: int, seen: set[int]) -> list[int]:
-        """Last communications without which the step is not complete."""
-        if step in seen:
-            return []
-        seen.add(step)
-        last = [first[m] + len(pieces[graph.messages[m].sender]) - 1 for m in (*coming[step], *going[step])]
-        return last + [c for earlier, _ in hazards[step] for c in whole(earlier, seen)]
-
-    after: list[list[int]] = [[] for _ in comms]
+    num = len(graph.steps)
+    after: list[list[int]] = [[] for _ in range(len(comms) + 2 * num)]
     queued: list[list[int]] = [[] for _ in comms]
+
+    def done(step: int) -> int:
+        """Milestone: the step is complete."""
+        return len(comms) + step
+
+    def open_(step: int) -> int:
+        """Milestone: it has a place in the window."""
+        return len(comms) + num + step
+
+    for step in range(num):
+        for m in (*coming[step], *going[step]):
+            after[first[m] + len(pieces[graph.messages[m].sender]) - 1].append(done(step))
+        for earlier, _ in hazards[step]:
+            after[done(earlier)].append(done(step))
+        if step - graph.starts[graph.owner[step]] >= WINDOW:
+            after[done(step - WINDOW)].append(open_(step))
+            after[open_(step - 1)].append(open_(step))
     previous: dict[tuple[int, int, int], int] = {}
     for m, message in enumerate(graph.messages):
         step, rank = message.sender, graph.owner[message.sender]
@@ -187,17 +215,16 @@ def segments(
                 queued[first[m] + i - 1 if i else previous[channel]].append(first[m] + i)
             for earlier, streamed in [(step, True), *hazards[step]]:
                 if not streamed and not i:
-                    needs.update(whole(earlier, set()))
+                    needs.add(done(earlier))
                 if streamed:
                     others = coming[earlier] + (going[earlier] if earlier != step else [])
                     needs.update(first[o] + min(i, len(pieces[graph.messages[o].sender]) - 1) for o in others)
-            number = step - graph.starts[rank]
-            if number >= WINDOW and not i:
-                needs.update(c for s in range(graph.starts[rank], step - WINDOW + 1) for c in whole(s, set()))
+            if not i:
+                needs.add(open_(step))
             for need in needs:
                 after[need].append(first[m] + i)
         previous[channel] = first[m] + len(pieces[step]) - 1
-    return comms, after, queued
+    return Messages(comms, after, queued)
 
 
 def _pieces(graph: StepGraph, step: int, size_bytes: int, segment_bytes: int) -> list[int]:
@@ -212,9 +239,7 @@ def _pieces(graph: StepGraph, step: int, size_bytes: int, segment_bytes: int) ->
     return [*sizes, total % segment_bytes] if total % segment_bytes or not sizes else sizes
 
 
-def _run(
-    topology: Topology, placement: Placement, comms: Comms, after: list[list[int]], queued: list[list[int]]
-) -> float:
+def _run(topology: Topology, placement: Placement, work: Messages) -> float:
     """Seconds until all communications are over."""
     from simgrid import Actor, Comm, Engine, LinkInRoute, NetZone  # type: ignore[import-not-found]
 
@@ -232,14 +257,15 @@ def _run(
 
     for number, link in enumerate(topology.links):
         links[link] = wire(f"link{number}", link.bandwidth_Bps, 0.0)
-    for src, dst in {(src, dst) for src, dst, _ in comms}:
+    for src, dst in {(src, dst) for src, dst, _ in work.comms}:
         path = placement.path(src, dst, topology)
         route = [*(links[link] for link in path), wire(f"even{src}-{dst}", 1e15, 1e-9)]
         zone.add_route(hosts[src].netpoint, hosts[dst].netpoint, None, None, route, False)
         delay = [wire(f"delay{src}-{dst}", 1e15, Topology.latency_s(path))]
         zone.add_route(clocks[src].netpoint, clocks[dst].netpoint, None, None, delay, False)
     zone.seal()
-    needs = [0] * len(comms)
+    comms, after, queued = work.comms, work.after, work.queued
+    needs = [0] * len(after)
     for followers in (*after, *queued):
         for follower in followers:
             needs[follower] += 1
@@ -253,24 +279,34 @@ def _run(
             running.append(Comm.sendto_async(hosts[src], hosts[dst], max(size, 1)))
             numbers.append((number, False))
 
-        for number, need in enumerate(needs):
-            if need == 0:
-                begin(number)
-        while running:
-            at = Comm.wait_any(running)
-            over = [at, *(i for i in range(len(running)) if i != at and running[i].test())]
-            ended = [numbers[i] for i in over]
-            for i in sorted(over, reverse=True):
-                running.pop(i), numbers.pop(i)
-            for number, arrived in ended:
-                if not arrived:
-                    src, dst, _ = comms[number]
-                    running.append(Comm.sendto_async(clocks[src], clocks[dst], 1))
-                    numbers.append((number, True))
-                for follower in (after if arrived else queued)[number]:
+        def ready(number: int) -> None:
+            """Nothing is waited for: a communication begins, a milestone happens, and with it others."""
+            happened = [number]
+            while happened:
+                number = happened.pop()
+                if number < len(comms):
+                    begin(number)
+                    continue
+                for follower in after[number]:
                     needs[follower] -= 1
                     if needs[follower] == 0:
-                        begin(follower)
+                        happened.append(follower)
+
+        for number in [number for number, need in enumerate(needs) if need == 0]:
+            ready(number)
+        while running:
+            at = Comm.wait_any(running)
+            number, arrived = numbers[at]
+            running[at], numbers[at] = running[-1], numbers[-1]
+            running.pop(), numbers.pop()
+            if not arrived:
+                src, dst, _ = comms[number]
+                running.append(Comm.sendto_async(clocks[src], clocks[dst], 1))
+                numbers.append((number, True))
+            for follower in (after if arrived else queued)[number]:
+                needs[follower] -= 1
+                if needs[follower] == 0:
+                    ready(follower)
 
     Actor.create("driver", hosts[0], drive)
     engine.run()
@@ -284,10 +320,10 @@ def simgrid_seconds(
 ) -> float:
     """What SimGrid says; in a process of its own, since it can run once only."""
     graph = build_graph([plan.program(rank) for rank in range(plan.world)])
-    comms, after, queued = segments(graph, size_bytes, segment_bytes)
+    work = segments(graph, size_bytes, segment_bytes)
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=lambda: sender.send(_run(topology, placement, comms, after, queued)))
+    child = context.Process(target=lambda: sender.send(_run(topology, placement, work)))
     child.start()
     sender.close()
     try:
@@ -296,8 +332,61 @@ def simgrid_seconds(
         child.join()
 
 
+def large() -> Iterator[tuple[str, int, Simulable, int]]:
+    """The plans that `make bench-topology PART=simgrid128` compares: what, number among the plans of that, plan,
+    bytes of a block."""
+    from bench_topology import baselines, chosen, small
+
+    cluster = small(LARGE_HOSTS)
+    for size in LARGE_BYTES:
+        plans: dict[str, list[Simulable]] = {"ours": [chosen(cluster, size)], **baselines(cluster)}
+        del plans["rank-order ring"]
+        for what, each in plans.items():
+            for number, plan in enumerate(each):
+                yield what, number, plan, size
+
+
+def key_of(plan: Simulable) -> str:
+    """Tells plans apart by what each rank does."""
+    found = hashlib.sha256()
+    for rank in range(plan.world):
+        found.update(repr([(step.sources, step.targets) for step in plan.program(rank).steps]).encode())
+    return found.hexdigest()[:16]
+
+
+def ask_large(out: Path = LARGE_ANSWERS) -> None:
+    """Ask about the large plans, in minutes each; what is known is not asked for again."""
+    from bench_topology import small
+
+    cluster = small(LARGE_HOSTS)
+    answers = json.loads(out.read_text("utf-8")) if out.exists() else []
+    graph = cluster.topology.digest()
+    known = {(row["graph"], row["digest"], row["bytes_per_block"]) for row in answers}
+    for what, number, plan, size in large():
+        key = (graph, key_of(plan), size)
+        if key in known:
+            continue
+        begin_s = time.monotonic()
+        seconds = simgrid_seconds(cluster.topology, cluster.placement, plan, size, large_segment_bytes(size))
+        print(
+            f"{what} {number}, {size >> 20} MiB: {seconds * 1e3:.4f} ms, asked for {time.monotonic() - begin_s:.0f} s",
+            flush=True,
+        )
+        row = {"plan": what, "number": number, "graph": key[0], "digest": key[1], "bytes_per_block": size}
+        answers.append({**row, "seconds": seconds})
+        out.write_text("[\n" + ",\n".join(json.dumps(answer) for answer in answers) + "\n]\n")
+
+
+def large_segment_bytes(size_bytes: int) -> int:
+    """Into what messages are cut there: 64 pieces of a block."""
+    return size_bytes // 64
+
+
 def main() -> None:
     """Ask all, and write the answers."""
+    if sys.argv[1:] == ["--large"]:
+        ask_large()
+        return
     answers = []
     for graph, collective, plan, size_bytes in cases():
         topology, placement = GRAPHS[graph]()
