@@ -119,9 +119,9 @@ def simulate_programs(
         graph = build_flows(
             program, classes, bytes_per_block, itemsize, costs.segment_bytes, channel_bytes, slot_bounds
         )
-    network = _Network(graph, classes, topology, placement, costs)
-    loop = FlowLoop(graph, network.fair, network.latency_s[graph.lane], costs.segment_bytes, channel_bytes, merge_s)
-    times = loop.run()
+        network = _Network(graph, classes, topology, placement, costs)
+        lags_s = network.latency_s[graph.lane]
+        times = FlowLoop(graph, network.fair, lags_s, costs.segment_bytes, channel_bytes, merge_s).run()
     return Simulation(times.end_s, graph, times, classes, network.loads(graph))
 
 

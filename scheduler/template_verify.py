@@ -28,6 +28,7 @@ from hccl_py.scheduler.stepgraph import Hazard, Message, StepGraph, find_hazards
 
 if TYPE_CHECKING:
     from hccl_py.scheduler.template import ClassOperand, ClassProgram, Template
+    from hccl_py.scheduler.template_table import ClassTable
 
 _Words = npt.NDArray[np.uint32]
 _Ints = npt.NDArray[np.int64]
@@ -267,8 +268,9 @@ class _Run:
         random = np.random.default_rng(2026)
         self._memory = random.integers(0, 2**32, (2, world, atoms), dtype=np.uint32)
         self._wanted = self._memory[0].sum(axis=0, dtype=np.uint32)
-        self._written = np.zeros((len(template.classes), atoms), dtype=np.bool_)  # of one member; the others are alike
-        self._leaf = np.zeros((len(template.classes), atoms), dtype=np.bool_)
+        self._written = [bytearray(atoms) for _ in template.classes]  # of one member; the others are alike
+        self._leaf = [bytearray(atoms) for _ in template.classes]
+        self._places = [_Places.of(table, self._number) for table in template.tables]
         self._sent: list[tuple[_Words, bool]] = [(np.empty(0, dtype=np.uint32), False)] * len(graph.steps)
         self._to_send = [0] * len(graph.steps)
         for message in graph.messages:
@@ -278,7 +280,7 @@ class _Run:
         """Run and look at the outputs."""
         for number in order:
             self._step(number)
-        if not self._written.all():
+        if not all(map(all, self._written)):
             raise PlanError("an OUTPUT slot is never written")
         sums, orders = self._memory
         wrong = np.argwhere(sums != self._wanted)
@@ -295,8 +297,10 @@ class _Run:
         step = part.steps[number - self._graph.starts[owner]]
         found: _Words | None = None
         raw = False
+        at = self._places[owner].begin[number - self._graph.starts[owner]]
         for source, message in zip(step.sources, self._graph.incoming[number], strict=True):
-            values, raw = self._read(owner, part.members, source, message)
+            values, raw = self._read(owner, part.members, source, message, at)
+            at += 1
             if raw is not source.raw:
                 raise PlanError(f"{self._graph.name(number)}: a raw flag that is wrong")
             if found is None:
@@ -311,43 +315,62 @@ class _Run:
         raw = raw and len(step.sources) == 1
         for target in step.targets:
             if target.where is not Where.PEER:
-                self._write(owner, part.members, target, found, raw)
+                self._write(owner, part.members, found, raw, at)
+            at += 1
         if self._to_send[number]:
             self._sent[number] = found, raw
 
-    def _read(self, owner: int, members: _Ints, source: ClassOperand, message: int) -> tuple[_Words, bool]:
+    def _read(self, owner: int, members: _Ints, source: ClassOperand, message: int, at: int) -> tuple[_Words, bool]:
         if message >= 0:
             sender = self._graph.messages[message].sender
             values, raw = self._sent[sender]
-            at = self._template.place[1][source.peer]
-            values = values[:, at]
+            values = values[:, self._template.place[1][source.peer]]
             self._to_send[sender] -= 1
             if not self._to_send[sender]:
                 self._sent[sender] = np.empty(0, dtype=np.uint32), False
             return values, raw
-        columns, mine = self._columns(source)
+        columns, first, end = self._places[owner].columns(at)
         if source.where is Where.INPUT:
-            if self._written[owner, mine].any():
+            if any(self._written[owner][first:end]):
                 raise PlanError(f"class {owner}: reads INPUT that was overwritten before, in place")
             return self._memory[:, members[:, None], columns], True
-        if not self._written[owner, mine].all():
+        if not all(self._written[owner][first:end]):
             raise PlanError(f"class {owner}: reads OUTPUT before anything was written there")
-        return self._memory[:, members[:, None], columns], bool(self._leaf[owner, mine].all())
+        return self._memory[:, members[:, None], columns], all(self._leaf[owner][first:end])
 
-    def _write(self, owner: int, members: _Ints, target: ClassOperand, values: _Words, raw: bool) -> None:
-        columns, mine = self._columns(target)
+    def _write(self, owner: int, members: _Ints, values: _Words, raw: bool, at: int) -> None:
+        columns, first, end = self._places[owner].columns(at)
         self._memory[:, members[:, None], columns] = values
-        self._written[owner, mine] = True
-        self._leaf[owner, mine] = raw
+        self._written[owner][first:end] = b"\1" * (end - first)
+        self._leaf[owner][first:end] = bytes([raw]) * (end - first)
 
-    def _columns(self, operand: ClassOperand) -> tuple[_Ints, _Ints]:
-        """The numbers of the slots, for each member and for the first."""
-        first, last = self._number[operand.slot], self._number[operand.slot + operand.span]
-        count = int(last[0] - first[0])
-        if (last - first != count).any():
+
+class _Places(NamedTuple):
+    """Where the operands of a class lie, in the numbers of the pieces of a block."""
+
+    begin: list[int]  # of each step, the number of its first operand
+    first: _Ints  # of each operand and member
+    sizes: list[int]
+
+    @classmethod
+    def of(cls, table: ClassTable, number: _Ints) -> _Places:
+        """Raises PlanError: members cut their slots in different ways."""
+        local = ~table.is_peer
+        first, count = np.zeros_like(table.place), np.zeros(len(table.step), dtype=np.int64)
+        first[local] = number[table.place[local]]
+        counts = number[table.place[local] + table.span[local, None]] - first[local]
+        if (counts != counts[:, :1]).any():
             raise PlanError("members of a class cut their slots in different ways")
-        columns = first[:, None] if count == 1 else first[:, None] + np.arange(count)
-        return columns, columns[0]
+        count[local] = counts[:, 0] if counts.size else 0
+        begin = np.searchsorted(table.step, np.arange(table.num_steps))
+        return cls(begin.tolist(), first, count.tolist())
+
+    def columns(self, at: int) -> tuple[_Ints, int, int]:
+        """The numbers of all members; those of the first member are a range."""
+        row, count = self.first[at], self.sizes[at]
+        columns = row[:, None] if count == 1 else row[:, None] + np.arange(count)
+        begin = int(row[0])
+        return columns, begin, begin + count
 
 
 def _cuts(template: Template) -> _Ints:

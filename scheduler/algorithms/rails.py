@@ -29,6 +29,7 @@ from typing import cast
 
 import numpy as np
 
+from hccl_py.core.collector import collector_paused
 from hccl_py.core.errors import PlanError
 from hccl_py.core.types import Collective
 from hccl_py.scheduler.algorithm import Algorithm, Groups, Shape
@@ -78,7 +79,8 @@ def write_rails(rails: Rails, rail: int) -> ClassProgram:
 def rails_template(world: int, params: Mapping[str, ParamValue], name: str = "rails") -> Template:
     """The verified template of these parameters."""
     rails = parse_rails(params, world)
-    classes = tuple(write_rails(rails, rail) for rail in range(len(rails.shares)))
+    with collector_paused():
+        classes = tuple(write_rails(rails, rail) for rail in range(len(rails.shares)))
     return Template(name, tuple(params.items()), Collective.ALL_REDUCE, rails.slots, 2, classes)
 
 

@@ -257,7 +257,7 @@ def small(hosts: int) -> ClusterConfig:
 
 def speed(claims: Claims) -> None:
     """CPU time of planning and simulating: a process that plans nothing else, loading of the file left out."""
-    for id_, hosts in (("plan_1024_s", 128), ("plan_128_s", 16)):
+    for id_, hosts in (("plan_128_s", 16), ("plan_1024_s", 128)):
         cluster = small(hosts)
         begin_s = time.process_time()
         found_s = seconds(chosen(cluster, GIB), cluster, GIB)
@@ -405,7 +405,7 @@ def write_table(rows: list[list[str]], path: Path = BENCHMARKS) -> None:
     asked = [f"| {' | '.join(line)} |" for line in table]
     today = time.strftime("%Y-%m-%d", time.gmtime())
     about = (
-        "All-reduce of 1 GiB, simulated; the bound is that of the graph; rings per rail in one, two and four chunks, "
+        "All-reduce of 1 GiB, simulated; the bound is that of the graph; rings per rail in one to four chunks, "
         f"the best of them; -: does not apply or was not simulated. `{COMMAND} PART=configs TABLES=1`, {today}."
     )
     text = "\n".join([*asked, "", about, "", *(f"| {' | '.join(line)} |" for line in lines)])
