@@ -25,7 +25,7 @@ def run(ranks: int, task: str, timeout_s: float = 100) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("task", ["collectives", "messages", "streams_and_graphs", "training", "late"])
+@pytest.mark.parametrize("task", ["collectives", "messages", "streams_and_graphs", "beside", "training", "late"])
 def test_two_ranks(task: str) -> None:
     run(2, task)
 

@@ -343,6 +343,34 @@ def training() -> None:
     train(DistributedDataParallel(model(), device_ids=[DEVICE.index]), mine, amp=True)
 
 
+def beside() -> None:
+    """Asynchronous calls from 1 MiB on, which copy engines carry in pieces: alone, after each other, and in a graph."""
+    for dtype in (torch.bfloat16, torch.float32):
+        for count in (1 << 20, (1 << 25) + 3):
+            mine = [values(RANK, count, dtype, turn) for turn in range(3)]
+            works = [dist.all_reduce(tensor, async_op=True) for tensor in mine]
+            for turn, work in enumerate(works):
+                work.wait()
+                same(mine[turn], reduced(OPS.SUM, count, dtype, turn), f"beside, {dtype} {count}")
+    count = (1 << 23) + 5
+    mine, out = values(RANK, count, torch.float32), poisoned(count * SIZE, torch.float32)
+    dist.all_gather_into_tensor(out, mine, async_op=True).wait()
+    assert torch.equal(out, torch.cat([values(r, count, torch.float32) for r in range(SIZE)]))
+    dist.broadcast(mine, 1, async_op=True).wait()
+    assert torch.equal(mine, values(1, count, torch.float32))
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        dist.all_reduce(mine, async_op=True).wait()
+    for turn in range(5):
+        mine.copy_(values(RANK, count, torch.float32, turn))
+        graph.replay()
+        same(mine, reduced(OPS.SUM, count, torch.float32, turn), "beside, in a graph")
+        eager = values(RANK, 1 << 20, torch.float32, turn)
+        dist.all_reduce(eager, async_op=True).wait()
+        same(eager, reduced(OPS.SUM, 1 << 20, torch.float32, turn), "beside, between replays")
+
+
 def lost() -> None:
     """The last rank dies; the others hear of it, by name, and no kernel hangs."""
     tensor = torch.ones(1 << 20, device=DEVICE)
@@ -406,7 +434,8 @@ def checked() -> None:
 
 
 TASKS = {
-    task.__name__: task for task in (collectives, messages, streams_and_graphs, training, lost, late, plain, checked)
+    task.__name__: task
+    for task in (collectives, messages, streams_and_graphs, beside, training, lost, late, plain, checked)
 }
 
 
