@@ -20,17 +20,23 @@ from hccl_py.scheduler.template import Template
 from hccl_py.topology.graph import Topology
 from hccl_py.topology.placement import Placement
 
+_NEAR = 1.03  # of the best
+
 
 def fastest_rails(
     sets: Sequence[Mapping[str, ParamValue]], model: CostModel, sizes_bytes: Sequence[int]
 ) -> tuple[Mapping[str, ParamValue], ...]:
     """Of the parameter sets of `rails` the rings and the halvings that are fastest at one of the sizes, by the formula.
 
-    Of each kind, as the formula compares one kind better than both: what is chosen between them is simulated first.
+    Of each kind, and all that are near, as the formula is not exact: what is chosen of them is simulated first.
     """
     costs = [RailsCost(params, model.topology, model.placement, model.engine) for params in sets]
     kinds = [[i for i, params in enumerate(sets) if ("radices" in params) is halves] for halves in (False, True)]
-    best = {min(kind, key=lambda i: costs[i].seconds(size)) for kind in kinds if kind for size in sizes_bytes}
+    best: set[int] = set()
+    for kind in filter(None, kinds):
+        for size in sizes_bytes:
+            took_s = {i: costs[i].seconds(size) for i in kind}
+            best |= {i for i, each_s in took_s.items() if each_s <= _NEAR * min(took_s.values())}
     return tuple(sets[number] for number in sorted(best))
 
 

@@ -23,7 +23,8 @@ _MAX_RADIX = 4
 # into which halvings cut a block: small ones first and last
 _CHUNKS: tuple[tuple[int, ...], ...] = ((1,), (1, 1, 1, 1), (1, 2) + (3,) * 16 + (2, 1))
 _TURNED = (1, 1, 2) + (3,) * 8 + (2, 1)  # where the first goes along the rails first
-_RINGS = (1, 3)  # as many rings at a time; four take no less time than three
+_RINGS = (1, 3)  # as many rings at a time
+_FEW_HOSTS, _MORE_RINGS = 8, (4,)  # so many take less time there, above they only make more steps
 _MAX_RING = 16  # hosts; above, so many hops cost more than halvings
 
 
@@ -45,7 +46,8 @@ def rails_for(
     halvable = max(radices) <= 2 * _MAX_RADIX
     found: list[Mapping[str, ParamValue]] = []
     if hosts <= _MAX_RING or not halvable:
-        found += [{**base, "chunks": (1,) * n} for n in _RINGS]
+        rings = _RINGS + _MORE_RINGS if hosts <= _FEW_HOSTS else _RINGS
+        found += [{**base, "chunks": (1,) * n} for n in rings]
     if halvable:
         found += [{**base, "radices": radices, "chunks": chunks} for chunks in _CHUNKS]
         if hosts == 2 and len(groups[0]) > 1:

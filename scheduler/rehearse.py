@@ -15,7 +15,8 @@ from hccl_py.scheduler.cost import CostModel
 from hccl_py.scheduler.plan import Plan
 from hccl_py.scheduler.simulate import simulate
 
-_SIZES_BYTES = (4 << 20, 64 << 20, 1 << 30)  # of a block; between them the share of the model's time is interpolated
+# of a block; between them the share of the model's time is interpolated
+_SIZES_BYTES = (4 << 20, 64 << 20, 256 << 20, 1 << 30)
 _WITHIN = 1.5  # of the best predicted time
 _MOST = 4  # plans
 
