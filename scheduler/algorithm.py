@@ -113,8 +113,10 @@ class Algorithm:
         shape = self.shape(collective, world, params)
         writer = Writer(collective, world, 0, 0, shape.slots, dict(params), channels=shape.channels)
         self.write(writer)
-        steps = world * len(writer.program().steps)
-        takes = f"about {steps * STEP_S:.0f} s to verify" if steps > MAX_STEPS else ""
+        written = writer.program().steps
+        steps = world * len(written)
+        work = max(steps, world * sum(len(step.sources) + len(step.targets) for step in written) // 3)  # wide steps
+        takes = f"about {work * STEP_S:.0f} s to verify" if work > MAX_STEPS else ""
         return f"{self.name} has no template: {steps:,} steps for {world} ranks" + (takes and f", {takes}")
 
     def _check_size(self, collective: Collective, world: int, params: Mapping[str, ParamValue]) -> None:

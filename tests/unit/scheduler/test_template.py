@@ -138,6 +138,10 @@ def test_a_slow_rail_gets_less() -> None:
 def test_what_has_no_template_says_so_and_how_long_it_will_take() -> None:
     with pytest.raises(PlanError, match=r"direct has no template: .* steps for 1024 ranks, about \d+ s to verify"):
         DIRECT.build(C.ALL_REDUCE, 1024, 0, {"rounds": 2})
+    with pytest.raises(
+        PlanError, match=r"direct has no template: .* about \d+ s to verify"
+    ):  # few steps, but wide ones
+        DIRECT.build(C.ALL_REDUCE, 1024, 0)
     shape = many_hosts((5,) * 13)
     with pytest.raises(PlanError, match="no template for broadcast over 65 ranks"):
         build_table(C.BROADCAST, *shape)
