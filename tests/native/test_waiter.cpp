@@ -35,6 +35,22 @@ void test_turns_are_those_of_the_policy() {
   CHECK_EQ(turns_before_sleep(sleepy), 0);
 }
 
+void test_spins_in_vain_become_short() {
+  Waiter waiter(WaitPolicy{1000, 0});
+  CHECK_EQ(turns_before_sleep(waiter), 1000);
+  for (int wait = 1; wait <= 40; ++wait) {
+    waiter.reset();
+    CHECK_EQ(turns_before_sleep(waiter), wait % 16 == 0 ? 1000 : 64);
+  }
+  // Those that find something grow.
+  for (const int spins : {64, 128, 256, 512, 1000, 1000}) {
+    waiter.reset();
+    for (int i = 0; i < spins; ++i) CHECK(waiter.pause());
+  }
+  waiter.reset();
+  CHECK_EQ(turns_before_sleep(waiter), 1000);
+}
+
 // Whether yields are slow is a matter of this machine; here a stranger takes two milliseconds between two of them.
 void test_slow_yields_are_left_out_for_a_while() {
   Waiter waiter(WaitPolicy{3, 1});
@@ -81,6 +97,7 @@ int main() {
   return run_tests({
       {"enough cores: spin first", test_enough_cores_spin_first},
       {"turns are those of the policy", test_turns_are_those_of_the_policy},
+      {"spins in vain become short", test_spins_in_vain_become_short},
       {"slow yields are left out for a while", test_slow_yields_are_left_out_for_a_while},
       {"a futex wait ends", test_futex_wait_ends},
   });

@@ -24,14 +24,17 @@ struct WaitPolicy {
 
 class Waiter {
  public:
-  explicit Waiter(WaitPolicy policy) : policy_(policy) {}
+  explicit Waiter(WaitPolicy policy) : policy_(policy), spins_(policy.spins), next_spins_(policy.spins) {}
   // Something moved: begin anew.
-  void reset() { turns_ = 0; }
+  void reset();
   // Spins or yields once; false when it is time to sleep.
   bool pause();
 
  private:
   WaitPolicy policy_;
+  std::uint32_t spins_;       // of this wait
+  std::uint32_t next_spins_;  // of the next
+  std::uint32_t vain_ = 0;    // spins that found nothing
   std::uint32_t turns_ = 0;
   std::uint32_t no_yields_for_ = 0;     // waits that go to sleep without yielding
   std::int64_t yields_began_ns_ = 0;
