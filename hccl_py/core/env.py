@@ -188,7 +188,7 @@ class Env:
         None,
         _integer(0, 1_000_000),
         "0 to 1000000",
-        "Polls before a waiting rank yields, fewer where they find nothing; unset: 1000 with a core for each rank of the host, else 0.",
+        "Polls before a waiting rank yields, fewer if in vain; unset: 1000 with a core for each rank, else 0.",
     )
     gpu_sms: int | None = _setting(
         None,
