@@ -1,6 +1,6 @@
 """ControlLoop: measures while a job trains, lets the policy decide, and changes plans on all ranks at the same step.
 
-Every rank calls :meth:`ControlLoop.step` between two training steps. Every second step the ranks exchange what they
+Every rank calls :meth:`ControlLoop.step` between two training steps. Every few steps the ranks exchange what they
 measured, in the background of the next one; then each runs the same policy on the same data, so nobody leads. What it
 decides is a proposal, whose digest goes with the next exchange: if all ranks came to the same, all adopt it when that
 exchange is over, else none does.
@@ -9,6 +9,8 @@ exchange is over, else none does.
 from __future__ import annotations
 
 import logging
+import math
+import statistics
 import struct
 import time
 from collections.abc import Callable, Sequence
@@ -27,9 +29,16 @@ from hccl_py.scheduler.pricing import Pricing
 from hccl_py.scheduler.timeline import Timeline
 from hccl_py.status import StatusFile
 
-_EVERY = 2
+# An exchange costs each rank about a millisecond of a core. Steps between exchanges: soon after something has happened
+# (the job has begun, steps have become slower or faster, a link is doubted, plans have changed), when it is quiet, and
+# at most.
+_EVERY, _QUIET_EVERY, _MOST_EVERY = 2, 4, 64
+_LEAST_S, _QUIET_S, _QUIET_S_A_RANK = 0.2, 1.0, 0.05  # seconds between exchanges
+_LIVELY = 16  # exchanges for which something has just happened
+_ALARM = 1.3  # steps that take so much longer or shorter than usual are something that happens
 _MOST_CHANNELS, _MOST_BUCKETS, _MOST_RUNS = 64, 512, 8
 _DIGEST_BYTES = 64
+_HEAD_BYTES = _DIGEST_BYTES + 1
 _RUN = struct.Struct("<IIQd")
 _log = logging.getLogger("hccl_py")
 _Clock = Callable[[], float]
@@ -69,19 +78,21 @@ class ControlLoop:
             planner.topology, planner.placement, self._pricing, buckets, budgets,
             free_plans=planner.free, free_buckets=free_buckets,
         )  # fmt: skip
-        capacity = _DIGEST_BYTES + 128 + 40 * _MOST_CHANNELS + 24 * _MOST_BUCKETS + 4 * len(self._numel)
-        self._exchange = Exchange(engine, capacity)
+        self._most_channels = min(_MOST_CHANNELS, (engine.size - 1) * (engine.env.connections or 2))
+        self._exchange = Exchange(engine, self._most_bytes(_MOST_BUCKETS))
         self._digests = Exchange(engine, _DIGEST_BYTES)
         self._probes = Exchange(engine, 64 + _RUN.size * _MOST_RUNS)
         for collective in (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.BARRIER):
             engine.load(collective)  # now, and not in a step
-        self._step = 0
+        self._step = self._told = 0
+        self._every, self._lively = _EVERY, _LIVELY
         self._proposal = Decision.keep(0, "")
+        self._usual_s: float | None = None
+        self._slowed = False  # what has been adopted is for links that are not as declared
         self._last_s: float | None = None
-        self._last_cpu_s = 0.0
+        self._since_s, self._since_cpu_s = 0.0, 0.0  # the last exchange
         self._counted: dict[tuple[int, int], ConnectionTrace] = {}
-        self._steps: list[tuple[float, float, float, float]] = []  # since the last exchange
-        self._ready: list[np.ndarray[tuple[int], np.dtype[np.float32]]] = []
+        self._steps: list[tuple[float, float, float]] = []  # since the last exchange
         self._status = StatusFile.of(engine)
 
     def step(
@@ -90,7 +101,7 @@ class ControlLoop:
         *,
         backward_s: float,
         exposed_s: float,
-        buckets: Sequence[BucketRun] = (),
+        buckets: Callable[[], Sequence[BucketRun]] = tuple,
     ) -> Decision | None:
         """Call on all ranks between two steps. Returns a switch that holds from now on, or None.
 
@@ -100,27 +111,30 @@ class ControlLoop:
             ready_s: of each gradient, seconds from the beginning of backward.
             backward_s: seconds of backward, without what it waited for communication at its end.
             exposed_s: seconds that it waited.
-            buckets: of each bucket in the order of sending: bytes, and seconds from the beginning of backward to its
-                start and end.
+            buckets: called if it is to be known; returns of each bucket in the order of sending: bytes, and seconds
+                from the beginning of backward to its start and end.
 
         Raises:
             PeerLostError, CollectiveTimeoutError, BrokenGroupError: as any collective.
         """
-        now_s, cpu_s = self._clock(), time.process_time()
+        now_s = self._clock()
         if self._engine.size == 1:
             return None
         if self._last_s is not None:
-            took_s = now_s - self._last_s
-            self._steps.append((took_s, backward_s, exposed_s, (cpu_s - self._last_cpu_s) / max(took_s, 1e-9)))
-            self._ready.append(np.asarray(ready_s, np.float32))
+            self._steps.append((now_s - self._last_s, backward_s, exposed_s))
         decision = None
         if self._exchange.under_way:
             decision = self._hear()
-        if self._step % _EVERY == 0 and self._steps:
-            self._tell(buckets)
+        if self._steps and self._step - self._told >= self._every:
+            self._tell(np.asarray(ready_s, np.float32), buckets())
         self._step += 1
-        self._last_s, self._last_cpu_s = self._clock(), time.process_time()
+        self._last_s = self._clock()
         return decision
+
+    @property
+    def quiet(self) -> bool:
+        """True if nothing has happened for a while, so that ranks look at the network seldom."""
+        return not self._lively and not self._slowed
 
     def close(self) -> None:
         """Finish what is under way. Idempotent."""
@@ -130,15 +144,22 @@ class ControlLoop:
 
     # ---- what was measured
 
-    def _tell(self, buckets: Sequence[BucketRun]) -> None:
-        step_s, backward_s, exposed_s, cpu = (float(np.median(column)) for column in zip(*self._steps, strict=True))
-        ready = np.median(np.stack(self._ready), axis=0).astype(np.float32)
-        runs = tuple(buckets) if len(buckets) <= _MOST_BUCKETS else ()
+    def _tell(self, ready: np.ndarray[tuple[int], np.dtype[np.float32]], buckets: Sequence[BucketRun]) -> None:
+        step_s, backward_s, exposed_s = (statistics.median(column) for column in zip(*self._steps, strict=True))
+        now_s, cpu_s = self._clock(), time.process_time()
+        cpu = (cpu_s - self._since_cpu_s) / max(now_s - self._since_s, 1e-9) if self._since_cpu_s else 0.0
+        self._since_s, self._since_cpu_s = now_s, cpu_s
+        usual_s, took_s = self._usual_s, backward_s + exposed_s
+        self._usual_s = took_s if usual_s is None else usual_s + 0.3 * (took_s - usual_s)
+        alarm = usual_s is not None and not usual_s / _ALARM <= took_s <= usual_s * _ALARM
+        most = min(_MOST_BUCKETS, len(self.policy.current.buckets))
+        runs = tuple(buckets) if len(buckets) <= most else ()
         measurement = Measurement(
             self._step, self._engine.rank, step_s, backward_s, exposed_s, 0.0, cpu, self._channels(), runs
         )
-        self._steps, self._ready = [], []
-        self._exchange.start(self._proposal.digest.encode() + ready.tobytes() + measurement.to_bytes())
+        self._steps, self._told = [], self._step
+        data = self._proposal.digest.encode() + bytes([alarm]) + ready.tobytes() + measurement.to_bytes()
+        self._exchange.start(data, self._most_bytes(len(self.policy.current.buckets)))
 
     def _channels(self) -> tuple[ChannelUse, ...]:
         uses = []
@@ -150,18 +171,23 @@ class ControlLoop:
             sent_bytes = row.acked_bytes - before.acked_bytes
             if sent_bytes and row.connection:
                 uses.append(ChannelUse(row.peer, row.connection - 1, sent_bytes, busy_s, stalled_s))
-        return tuple(sorted(uses, key=lambda use: -use.sent_bytes)[:_MOST_CHANNELS])
+        return tuple(sorted(uses, key=lambda use: -use.sent_bytes)[: self._most_channels])
+
+    def _most_bytes(self, num_buckets: int) -> int:
+        """Of what a rank tells about so many buckets."""
+        return _HEAD_BYTES + 128 + 40 * self._most_channels + 24 * num_buckets + 4 * len(self._numel)
 
     # ---- what is done about it
 
     def _hear(self) -> Decision | None:
-        size = 4 * len(self._numel)
-        measurements, timelines, digests = [], [], set()
+        size = _HEAD_BYTES + 4 * len(self._numel)
+        measurements, ready, digests, alarm = [], [], set(), False
         for row in self._exchange.finish():
             digests.add(row[:_DIGEST_BYTES])
-            ready = tuple(float(seconds) for seconds in np.frombuffer(row, np.float32, len(self._numel), _DIGEST_BYTES))
-            measurements.append(Measurement.from_bytes(row[_DIGEST_BYTES + size :]))
-            timelines.append(Timeline(ready, self._numel, self._dtype, measurements[-1].backward_s))
+            alarm = alarm or bool(row[_DIGEST_BYTES])
+            ready.append(np.frombuffer(row, np.float32, len(self._numel), _HEAD_BYTES))
+            measurements.append(Measurement.from_bytes(row[size:]))
+        self._lively = _LIVELY if alarm else max(0, self._lively - 1)
         proposal, self._proposal = self._proposal, Decision.keep(self._step, "")
         if len(digests) > 1:
             self._disagree()
@@ -171,10 +197,19 @@ class ControlLoop:
             self._adopt(proposal)
             return proposal
         else:
-            timeline = Timeline.of_ranks(timelines)
+            latest_s = tuple(np.max(ready, axis=0).tolist())  # Timeline.of_ranks, quicker
+            timeline = Timeline(latest_s, self._numel, self._dtype, max(one.backward_s for one in measurements))
             self._proposal = self.policy.observe(self._step, measurements, timeline)
             self._status.measured(self._step, measurements, self.policy, timeline)
+        self._pace(max(one.step_s for one in measurements))
         return None
+
+    def _pace(self, step_s: float) -> None:
+        """When to exchange next: by what all ranks know, so that they do it at the same step."""
+        least, least_s = _EVERY, _LEAST_S
+        if self.quiet:
+            least, least_s = _QUIET_EVERY, max(_QUIET_S, _QUIET_S_A_RANK * self._engine.size)
+        self._every = min(max(math.ceil(least_s / max(step_s, 1e-6)), least), _MOST_EVERY)
 
     def _look(self, proposal: Decision) -> None:
         """Probe the links, again where one probe leaves a doubt."""
@@ -186,10 +221,13 @@ class ControlLoop:
             if len(set(self._digests.now(proposal.digest.encode()))) > 1:
                 self._disagree()
                 return
+        if number > 1:  # the first probe left a doubt
+            self._lively = _LIVELY
         self._proposal = proposal
 
     def _disagree(self) -> None:
         _log.warning("step %d: the ranks came to different decisions; nothing is changed", self._step)
+        self._lively = _LIVELY
         self.policy.forget()
 
     def _probe(self, number: int) -> list[Probe]:
@@ -210,7 +248,8 @@ class ControlLoop:
         if topology != self._engine.planner.topology:
             self._engine.replan(topology, {Collective.ALL_REDUCE: self._pricing.table(topology)})
         self.policy.adopt(decision)
-        self._steps, self._ready = [], []
+        self._lively, self._slowed, self._usual_s = _LIVELY, bool(decision.links), None
+        self._steps, self._told = [], self._step
         self._status.decided(self._step, decision)
         if self._engine.rank == 0:
             _log.info("step %d: %s; predicted gain %.1f ms", self._step, decision.why, decision.predicted_gain_s * 1e3)

@@ -90,6 +90,7 @@ class Estimator:
         self._filters: dict[Ends, _Filter] = {}
         self._rates: dict[tuple[int, int], float] = {}  # of flows, under the plans in use
         self._step = 0
+        self._believed: Topology | None = topology  # None: to be made anew
 
     # ---- flows
 
@@ -137,6 +138,7 @@ class Estimator:
                     most[ends] = max(most.get(ends, 0.0), rate)
             self._step = max(self._step, *(probe.step for probe in together))
         changed = []
+        self._believed = None
         for ends, rate in sorted(most.items()):
             share = min(1.0, rate / self._nominal[ends].bandwidth_Bps)
             sample = 0.0 if share >= _SHARE else math.log(share)
@@ -170,9 +172,12 @@ class Estimator:
 
     def topology(self) -> Topology:
         """The graph with the links that are far from their figures replaced by the estimates, in two digits."""
+        if self._believed is not None:
+            return self._believed
         far = {
             (e.src, e.dst): (float(f"{e.bandwidth_Bps:.2g}"), e.latency_s)
             for e in self.estimates(self._step)
             if abs(math.log(e.bandwidth_Bps / e.nominal_Bps)) > _CHANGE
         }
-        return self._topology.with_estimates(far)
+        self._believed = self._topology.with_estimates(far) if far else self._topology
+        return self._believed

@@ -66,6 +66,11 @@ class Measurement:
     channels: tuple[ChannelUse, ...] = ()
     buckets: tuple[BucketRun, ...] = ()
 
+    @property
+    def synced_s(self) -> float:
+        """Seconds from the beginning of backward to the end of the last bucket; of the step if that is not known."""
+        return self.backward_s + self.exposed_s if self.exposed_s > 0 else self.step_s
+
     def to_bytes(self) -> bytes:
         """The exchanged form."""
         head = (_MAGIC, self.rank, self.step, self.step_s, self.backward_s, self.exposed_s, self.waited_s,

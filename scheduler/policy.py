@@ -3,8 +3,12 @@
 [Note: change] Everything is about *changes* of the network. One begins when the estimator sees a link change (the first
 one when the job begins). In a change there is one decision: the arrangement (bucket partition and plan table) that is
 predicted to end backward's communication earliest, if that gains more than the hysteresis; and at most one more, back
-to what was before, if steps have become slower instead of faster. So there are at most two switches a change, and none
-in a quiet network.
+to what was before, if the gain does not come (:mod:`hccl_py.scheduler.probation`). So there are at most two switches a
+change, and none in a quiet network. What a network was left with is what it gets again, unless the model knows
+something clearly better: a link that is repaired brings the old arrangement back.
+
+[Note: what is judged] The policy predicts the time from the beginning of backward to the end of the last bucket, so
+that is what it judges, of the rank that came last: what a program does between two steps does not count.
 
 [Note: agreement] The same events in any order, some of them twice, give the same decision: events of a step are put in
 order and taken once, and a step of which the event of a rank is missing is not looked at. A decision is a proposal with
@@ -25,17 +29,21 @@ from hccl_py.scheduler.estimate import Estimator, LinkEstimate
 from hccl_py.scheduler.measurement import Measurement, Probe, late_ranks
 from hccl_py.scheduler.partition import MOST_BUCKET_BYTES, LinkCost, finish_s, partition
 from hccl_py.scheduler.pricing import Pricing
+from hccl_py.scheduler.probation import Verdict, gain_s, judge
 from hccl_py.scheduler.select import PlanTable
 from hccl_py.scheduler.timeline import Timeline
 from hccl_py.topology.graph import Topology
 from hccl_py.topology.placement import Placement
 
-_WARM = 2  # measurements of all ranks before the first decision
+_WARM = 4  # measurements of all ranks before the first decision
 _AFTER_CHANGE = 1  # and after a change: what steps take now, with the old arrangement
-_TRIAL = 3  # measurements after a switch, the first of which does not count
+_BEFORE = 8  # measurements that a switch is compared with, at most
 _MOST_SCALE = 100.0  # what all_reduces may take more than the model says; more is not believed
 _MOST_PROBES = 3  # before one step
 _QUIET, _QUIET_FAR = 16, 4  # measurements after which links are probed anyway; the latter while one is not as declared
+_MOST_PATIENCE = 32  # measurements between probes for suspicions that never come true
+_MOST_KNOWN = 16  # networks of which the arrangement is remembered
+_CLEARLY = 0.05  # a known arrangement is given up for a new one that is predicted to end so much earlier
 
 
 @dataclass(frozen=True)
@@ -43,18 +51,17 @@ class Budgets:
     """What the policy may spend.
 
     Attributes:
-        least_gain: share of the step that a switch must be predicted to gain.
-        most_loss: a switch after which steps take more than this share longer is taken back.
+        least_gain: share of the time from backward's beginning to the last bucket's end that a switch must be
+            predicted to gain.
         probe_share: share of all time that may be spent on probes for which nothing asks but time.
         suspicion_share: share of all time that may be spent on probes, those that a suspicion asks for included.
         first_probe_s: what may be spent before any time has passed.
         most_bucket_bytes: of a bucket.
     """
 
-    least_gain: float = 0.02
-    most_loss: float = 0.01
+    least_gain: float = 0.03
     probe_share: float = 0.005
-    suspicion_share: float = 0.05
+    suspicion_share: float = 0.01
     first_probe_s: float = 0.25
     most_bucket_bytes: int = MOST_BUCKET_BYTES
 
@@ -83,7 +90,7 @@ class _Trial:
     """A switch on probation."""
 
     before: Arrangement
-    before_s: float
+    before_s: tuple[float, ...]
     steps_s: list[float]
     outcome: Outcome
 
@@ -117,13 +124,16 @@ class Policy:
         self.current = Arrangement(buckets, topology)
         self.outcomes: list[Outcome] = []
         self.late: tuple[int, ...] = ()
-        self.forget()
-        self._time_s = self._probe_s = 0.0
+        self._far = len(placement.groups(topology)) > 1  # some ranks are behind a network
         self._last_step = -1
+        self.forget()
 
     def forget(self) -> None:
         """Believe nothing any more, but keep the arrangement: what is measured from now on begins a new change."""
         self._estimator = Estimator(self._topology, self._placement)
+        self._known: dict[str, Arrangement] = {}  # by the digest of the network as it was believed to be
+        self._time_s = self._probe_s = 0.0
+        self._counted = self._last_step  # the step up to which time has been counted
         self._timeline: Timeline | None = None
         self._steps_s: list[float] = []  # since the change began, under the arrangement in use
         self._scale: float | None = None
@@ -133,6 +143,12 @@ class Policy:
         self._proposal: tuple[str, Arrangement, _Trial | None] | None = None
         self._probed_at, self._probes = -1, 0
         self._quiet = _QUIET  # measurements since the last probe
+        self._patience = 1  # measurements that must lie between probes for suspicions
+
+    @property
+    def settled(self) -> bool:
+        """True if what is to be decided in the network as it is has been decided and judged."""
+        return self._decided and self._trial is None and self._proposal is None
 
     def estimates(self, step: int) -> tuple[LinkEstimate, ...]:
         """What links are believed to do."""
@@ -199,12 +215,14 @@ class Policy:
 
     def _take(self, measurements: Sequence[Measurement]) -> None:
         step_s = max(one.step_s for one in measurements)
-        self._time_s += step_s
+        self._time_s += step_s * max(1, min(one.step for one in measurements) - self._counted)
+        self._counted = max(one.step for one in measurements)
         self._quiet += 1
         self.late = late_ranks(measurements, 0.2 * step_s)
-        self._steps_s.append(step_s)
+        synced_s = min(one.synced_s for one in measurements)
+        self._steps_s.append(synced_s)
         if self._trial is not None:
-            self._trial.steps_s.append(step_s)
+            self._trial.steps_s.append(synced_s)
         measured = self._communication_s(measurements)
         if measured is not None:
             self._scale = measured if self._scale is None else self._scale + 0.3 * (measured - self._scale)
@@ -227,11 +245,14 @@ class Policy:
 
     def _probe_wanted(self, step: int, measurements: Sequence[Measurement]) -> str:
         """Why links should be probed now; empty if they need not, or it would cost too much."""
-        if self._placement.size < 2 or step == self._probed_at:
+        if not self._far or step == self._probed_at:
             return ""
         budgets = self._budgets
         why = self._estimator.suspicious(measurements)
         if why:
+            if self._quiet < self._patience:
+                return ""
+            self._patience = min(2 * self._patience, _MOST_PATIENCE)
             share, first_s = budgets.suspicion_share, 2 * budgets.first_probe_s
         else:
             far = self._estimator.topology() != self._topology  # a repair is to be seen soon
@@ -245,14 +266,25 @@ class Policy:
         self._probes = self._probes + 1 if step == self._probed_at else 1
         self._probed_at, self._quiet = step, 0
         self._probe_s += max(probe.seconds for probe in probes)
+        before = self._estimator.topology()
         changed = self._estimator.see(probes)
         self._estimator.forget_flows()  # what they do from now on is what they do in the network as it was probed
         if changed:
+            self._leave(before)
+            self._patience = 1
             self._decided, self._trial, self._scale = False, None, None
             self._steps_s, self._wanted = [], _AFTER_CHANGE
         if self._estimator.doubtful and self._probes < _MOST_PROBES:
             return Decision.probe(step, "to confirm that a link has changed")
         return self._decide(step)
+
+    def _leave(self, network: Topology) -> None:
+        """The network is another one now: remember what this one was left with."""
+        if self._decided:
+            known = self.current if self._trial is None else self._trial.before
+            self._known[network.digest()] = known
+            while len(self._known) > _MOST_KNOWN:
+                del self._known[next(iter(self._known))]
 
     # ---- arrangements
 
@@ -274,15 +306,15 @@ class Policy:
         self._decided = True
         topology = self._estimator.topology()
         best = self._best(topology)
-        gain_s = max(0.0, self._end_s(self.current, topology) - self._end_s(best, topology))
-        step_s = statistics.median(self._steps_s[-4:])
+        less_s = max(0.0, self._end_s(self.current, topology) - self._end_s(best, topology))
+        before_s = tuple(self._steps_s[-_BEFORE:])
         what = self._what(topology)
-        if gain_s <= self._budgets.least_gain * step_s:
+        if less_s <= self._budgets.least_gain * statistics.median(before_s):
             return Decision.keep(step, f"{what}: nothing gains more than {self._budgets.least_gain:.0%} of the step")
-        return self._switch(step, best, gain_s, f"{what}: {gain_s * 1e3:.1f} ms less to wait", step_s)
+        return self._switch(step, best, less_s, f"{what}: {less_s * 1e3:.1f} ms less to wait", before_s)
 
     def _best(self, topology: Topology) -> Arrangement:
-        """What ends earliest; of what ends at the same time, what changes least."""
+        """What ends earliest; of what ends at nearly the same time what is known, of equal ones what changes least."""
         assert self._timeline is not None
         graphs = [self.current.topology]
         if self._free_plans and topology != self.current.topology:
@@ -295,7 +327,11 @@ class Policy:
                 cost = self._cost(arrangement, topology)
                 cut = partition(self._timeline, cost, most_bytes=self._budgets.most_bucket_bytes)
                 found.append(replace(arrangement, buckets=cut))
-        return min(found, key=lambda one: self._end_s(one, topology))
+        best = min(found, key=lambda one: self._end_s(one, topology))
+        known = self._known.get(topology.digest())
+        if known is not None and self._end_s(known, topology) <= (1 + _CLEARLY) * self._end_s(best, topology):
+            return known
+        return best
 
     def _what(self, topology: Topology) -> str:
         far = _figures(topology, self._topology)
@@ -306,7 +342,7 @@ class Policy:
         return f"{link.src} -> {link.dst}{more} at {link.bandwidth_Bps * 8 / 1e6:.0f} Mbit/s"
 
     def _switch(
-        self, step: int, to: Arrangement, gain_s: float, why: str, before_s: float, back: bool = False
+        self, step: int, to: Arrangement, less_s: float, why: str, before_s: tuple[float, ...] = (), back: bool = False
     ) -> Decision:
         decision = Decision(
             Kind.SWITCH,
@@ -315,9 +351,9 @@ class Policy:
             to.buckets,
             self._choices(to),
             _figures(to.topology, self._topology),
-            gain_s,
+            less_s,
         )
-        trial = _Trial(self.current, before_s, [], Outcome(step, why, gain_s))
+        trial = _Trial(self.current, before_s, [], Outcome(step, why, less_s))
         self._proposal = decision.digest, to, None if back else trial
         return decision
 
@@ -331,17 +367,19 @@ class Policy:
     def _judge(self, step: int) -> Decision | None:
         """When a switch has been tried for a few measurements: keep it, or take it back."""
         trial = self._trial
-        if trial is None or len(trial.steps_s) < _TRIAL:
+        if trial is None:
+            return None
+        verdict = judge(trial.before_s, trial.steps_s, trial.outcome.predicted_gain_s)
+        if verdict is Verdict.OPEN:
             return None
         self._trial = None
-        after_s = statistics.median(trial.steps_s[1:])
-        gain_s = trial.before_s - after_s
-        worse = gain_s < -self._budgets.most_loss * trial.before_s
-        self.outcomes[-1] = replace(trial.outcome, achieved_gain_s=gain_s, taken_back=worse)
+        came_s = gain_s(trial.before_s, trial.steps_s)
+        worse = verdict is Verdict.TAKEN_BACK
+        self.outcomes[-1] = replace(trial.outcome, achieved_gain_s=came_s, taken_back=worse)
         if not worse:
             return None
-        why = f"taken back: steps took {-gain_s * 1e3:.1f} ms longer"
-        return self._switch(step, trial.before, 0.0, why, after_s, back=True)
+        what = f"{-came_s * 1e3:.1f} ms longer" if came_s < 0 else f"only {came_s * 1e3:.1f} ms less"
+        return self._switch(step, trial.before, 0.0, f"taken back: steps took {what}", back=True)
 
 
 def _figures(topology: Topology, declared: Topology) -> tuple[LinkFigures, ...]:

@@ -44,12 +44,13 @@ def train(comm: Communicator, steps: int, stray: int | None = None) -> list[tupl
             begin += bucket.numel
         data[:] = 1
         ready = [0.002 * (COUNT - i) for i in range(COUNT)]
-        ends = [0.024 + 0.012 * (k + 1) / len(plan) for k in range(len(plan))]
+        waits_s = 0.012 if len(plan) == 1 else 0.002
+        ends = [0.024 + waits_s * (k + 1) / len(plan) for k in range(len(plan))]
         runs = [BucketRun(b.num_bytes, 0.024, end) for b, end in zip(plan.buckets, ends, strict=True)]
-        clock.now_s += 0.05
+        clock.now_s += 0.1
         if step == stray:
             loop._proposal = Decision.keep(10**6, "a rank that has gone astray")
-        decision = loop.step(ready, backward_s=0.024, exposed_s=0.012, buckets=runs)
+        decision = loop.step(ready, backward_s=0.024, exposed_s=waits_s, buckets=lambda runs=runs: runs)
         if decision is not None:
             assert decision.buckets is not None
             plan = decision.buckets
@@ -59,17 +60,42 @@ def train(comm: Communicator, steps: int, stray: int | None = None) -> list[tupl
 
 
 def test_all_ranks_switch_at_the_same_step(groups: Any, transport: str) -> None:
-    found = groups.get(transport, 3).run(lambda comm: train(comm, 14))
+    found = groups.get(transport, 3).run(lambda comm: train(comm, 18))
     assert len(found[0]) == 1 and found[1:] == found[:1] * 2
 
 
 def test_a_rank_that_decides_otherwise_keeps_all_from_switching() -> None:
     """And they begin anew and agree later."""
     with Ranks("shm", 3) as ranks:
-        undisturbed = ranks.run(lambda comm: train(comm, 14))[0][0][0]
+        undisturbed = ranks.run(lambda comm: train(comm, 18))[0][0][0]
     with Ranks("shm", 3) as ranks:
         found = ranks.run(lambda comm: train(comm, 30, stray=undisturbed - 1 if comm.rank == 1 else None))
         assert found[1:] == found[:1] * 2 and found[0][0][0] > undisturbed
+
+
+def test_quick_steps_are_told_less_often() -> None:
+    """Each exchange costs every rank the same, however long its steps are."""
+
+    def task(comm: Communicator) -> list[int]:
+        found = []
+        for step_s in (0.5, 0.15, 0.0001):
+            clock = Clock()
+            loop = ControlLoop(
+                comm.engine, NUMEL, DTYPE, BucketPlan.fixed(NUMEL, DTYPE, 1 << 20, range(COUNT)), clock=clock
+            )
+            told, before = [], False
+            for step in range(1500):
+                clock.now_s += step_s
+                loop.step([0.01] * COUNT, backward_s=0.01, exposed_s=0.01)
+                if loop._exchange.under_way and not before:
+                    told.append(step)
+                before = loop._exchange.under_way
+            found.append(told[-1] - told[-2])
+            loop.close()
+        return found
+
+    with Ranks("shm", 2) as ranks:
+        assert ranks.run(task) == [[4, 7, 64]] * 2
 
 
 def test_a_world_of_one_has_nothing_to_decide() -> None:
@@ -96,7 +122,7 @@ def test_rounds_are_few_and_distinct(world: int) -> None:
 
 def test_the_status_file_tells_what_happens(tmp_path: Path) -> None:
     with Ranks("shm", 2, {"status": str(tmp_path)}) as ranks:
-        ranks.run(lambda comm: train(comm, 14))
+        ranks.run(lambda comm: train(comm, 18))
     (file,) = tmp_path.iterdir()
     lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
     kinds = [line["kind"] for line in lines]

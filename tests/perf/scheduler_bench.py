@@ -13,6 +13,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+import scheduler_following
+import scheduler_harm
 import scheduler_simulation
 import scheduler_training
 from claims import OUT, Claims
@@ -53,6 +55,21 @@ def training(claims: Claims) -> None:
     scheduler_training.record(claims, f"{COMMAND} PART=training")
 
 
+def following(claims: Claims) -> None:
+    """A link that is throttled and repaired three times."""
+    scheduler_following.record(claims, f"{COMMAND} PART=following")
+
+
+def bits(claims: Claims) -> None:
+    """The same training with the scheduler and without."""
+    scheduler_following.record_bits(claims, f"{COMMAND} PART=bits")
+
+
+def harm(claims: Claims) -> None:
+    """Ten models on an even, quiet network."""
+    scheduler_harm.record(claims, f"{COMMAND} PART=harm")
+
+
 def _tests(claims: Claims, id_: str, *words: str) -> None:
     """A claim that is a set of tests: how many fail."""
     run = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=line", *words]
@@ -75,6 +92,9 @@ PARTS: dict[str, tuple[Callable[[Claims], object], tuple[str, ...]]] = {
     "events": (events, ("events",)),
     "gradients": (gradients, ("gradients",)),
     "simulation": (simulation, ("simulated",)),
+    "following": (following, ("following", "repaired", "switches")),
+    "bits": (bits, ("bit_equal",)),
+    "harm": (harm, ("no_harm",)),
     "training": (training, ("baseline", "overhead_sites", "overhead_even", "hidden", "memory")),
 }
 

@@ -31,8 +31,9 @@ OURS = "ours:0"
 # Such that the best of GLOO waits about 35% of a step on two cores; models of other sizes have the same ratio of
 # computation to communication.
 BATCHES = {"sites": 88, "even": 10}
+SETTLE = 14  # steps that the scheduler sees before they count
 ROUNDS = {"4M": 4, "12M": 2, "30M": 2}
-LIMITS_S = {"4M": 87.0, "12M": 240.0, "30M": 600.0}
+LIMITS_S = {"2M": 140.0, "4M": 140.0, "12M": 240.0, "30M": 600.0}
 # The hosts of a lab share this machine's cores: a rank that polls takes them from the others' computation.
 SETTINGS = {
     "HCCL_PY_SPIN": "0",
@@ -50,7 +51,7 @@ def launch(where: str, task: dict[str, Any]) -> dict[str, Any]:
     task = {**task, "limit_s": LIMITS_S[task["shape"]]}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "cluster.yaml"
-        file.write_text(_cluster(where), encoding="utf-8")
+        file.write_text(cluster(where), encoding="utf-8")
         with LabNetwork.of_file(f"tr{os.getpid()}", file) as network:
             command = [sys.executable, str(HERE / "training_ranks.py"), json.dumps(task)]
             commands = commands_for(network, command, "env", {**SETTINGS, "HCCL_PY_TOPOLOGY": str(file)})
@@ -70,7 +71,7 @@ def launch(where: str, task: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _cluster(where: str) -> str:
+def cluster(where: str) -> str:
     """``sites``: two of them, 200 Mbit/s between; ``even``: 1 Gbit/s for each of four hosts."""
     if where == "sites":
         return (CONFIGS / "lab_two_sites.yaml").read_text(encoding="utf-8")
@@ -111,6 +112,9 @@ def report(where: str, shape: str, found: dict[str, Any]) -> str:
         if name.startswith("ours"):
             line += f", hidden {median(hidden(steps, name)):.1%}, {len(values[-1]['buckets'][0])} buckets"
         lines.append(line)
+    lines += [f"  switch: {switch}" for switch in found["switches"]]
+    if found["settled_s"]:
+        lines.append("  first steps: " + " ".join(f"{took_s:.2f}" for took_s in found["settled_s"]))
     for name, (live, reserved) in found["memory"].items():
         lines.append(f"  {name}: {live} bytes of gradients in {reserved} bytes of shared memory: {live / reserved:.1%}")
     return "\n".join(lines)
@@ -125,7 +129,8 @@ def record(claims: Claims, command: str) -> None:
     samples: dict[str, Any] = {}
     for where, worst in waits.items():
         for shape in ROUNDS:
-            task = {"shape": shape, "batch": BATCHES[where], "rounds": ROUNDS[shape], "wrappers": [*GLOO, OURS]}
+            task = {"shape": shape, "batch": BATCHES[where], "rounds": ROUNDS[shape], "settle": SETTLE}
+            task["wrappers"] = [*GLOO, OURS]
             found = launch(where, task)
             print(report(where, shape, found), flush=True)
             steps = samples[f"{where} {shape}"] = found["steps"]
@@ -150,15 +155,17 @@ def main() -> int:
     """Measure one cluster with one model."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("where", choices=["sites", "even"])
-    parser.add_argument("shape", choices=["4M", "12M", "30M"])
+    parser.add_argument("shape", choices=["2M", "4M", "12M", "30M"])
     parser.add_argument("wrappers", nargs="*", default=[*GLOO, OURS])
     parser.add_argument("--batch", type=int)
     parser.add_argument("--rounds", type=int)
+    parser.add_argument("--settle", type=int, default=SETTLE)
     options = parser.parse_intermixed_args()
     task = {
         "shape": options.shape,
         "batch": options.batch or BATCHES[options.where],
         "rounds": options.rounds or ROUNDS[options.shape],
+        "settle": options.settle,
         "wrappers": options.wrappers,
     }
     print(report(options.where, options.shape, launch(options.where, task)))

@@ -1,7 +1,8 @@
 """One rank of scheduler_training.py: steps of a byte-level language model by several wrappers, in turns.
 
 A wrapper is named KIND:MIB: ``gloo:5`` is torch's DistributedDataParallel over gloo with bucket_cap_mb=5, ``stock:5``
-the same over hccl_py, ``ours:4`` hccl_py's own (0: it chooses). Each round does a step by each of them and one
+the same over hccl_py, ``ours:4`` hccl_py's own (0: the scheduler chooses, in a group of its own). Before all, the one
+with a scheduler makes the task's ``settle`` steps. Each round does a step by each of them and one
 of the first without synchronisation, each after a barrier, the order changing from round to round; the time of a step
 is the slowest rank's. A round with the smallest batch comes first and does not count. Rank 0 prints JSON.
 """
@@ -25,15 +26,16 @@ from torch.nn.parallel import DistributedDataParallel
 import hccl_py.torch
 from hccl_py.demo.tasks import ByteModel
 
-SHAPES = {"4M": (256, 5), "12M": (400, 6), "30M": (640, 6)}  # width, layers
+SHAPES = {"2M": (192, 4), "4M": (256, 5), "12M": (400, 6), "30M": (640, 6)}  # width, layers
 LENGTH = 32
+SCHEDULED = "ours:0"
 
 
 class Steps:
     """The wrappers, and how a step of each is timed."""
 
     def __init__(self, names: list[str], shape: str) -> None:
-        self._groups: dict[str, Any] = {"gloo": dist.group.WORLD, "hccl_py": dist.new_group(backend="hccl_py")}
+        self._groups: dict[str, Any] = {"gloo": dist.group.WORLD}
         self._built = {name: self._build(name, shape) for name in names}
         self._alone = self._built[names[0]]
 
@@ -42,7 +44,10 @@ class Steps:
         torch.manual_seed(0)
         model = ByteModel(*SHAPES[shape], length=LENGTH)
         wrapper: Any = hccl_py.torch.DistributedDataParallel if kind == "ours" else DistributedDataParallel
-        group = self._groups["gloo" if kind == "gloo" else "hccl_py"]
+        key = "gloo" if kind == "gloo" else name if name == SCHEDULED else "hccl_py"
+        if key not in self._groups:
+            self._groups[key] = dist.new_group(backend="hccl_py")
+        group = self._groups[key]
         wrapped = wrapper(model, process_group=group, bucket_cap_mb=float(mib) or None)
         return wrapped, torch.optim.AdamW(wrapped.parameters(), lr=1e-4)
 
@@ -59,8 +64,8 @@ class Steps:
             functional.cross_entropy(wrapped(batch).flatten(0, 1), batch.flatten()).backward()
         optimizer.step()
         took_s, now = time.perf_counter() - start_s, os.times()
-        found = {"took_s": _over_ranks(took_s, dist.ReduceOp.MAX)}
-        found["cpu_s"] = _over_ranks(now.user - used.user + now.system - used.system, dist.ReduceOp.SUM)
+        found = {"took_s": over_ranks(took_s, dist.ReduceOp.MAX)}
+        found["cpu_s"] = over_ranks(now.user - used.user + now.system - used.system, dist.ReduceOp.SUM)
         idle, total = (after - before for before, after in zip(cpus, _cpus(), strict=True))
         found["idle"] = idle / max(total, 1)
         if name.startswith("ours"):
@@ -78,6 +83,17 @@ class Steps:
                 found[name] = [live, _shared_bytes()]
         return found
 
+    def settle(self, count: int, batch_size: int) -> list[float]:
+        """Let the scheduler see so many steps; seconds of each."""
+        batch = torch.randint(0, 256, (batch_size, LENGTH))
+        return [self.time(SCHEDULED, batch)["took_s"] for _ in range(count)] if SCHEDULED in self._built else []
+
+    def switches(self) -> list[list[Any]]:
+        """What the scheduler did: step, why, the predicted gain and what came of it, whether it was taken back."""
+        adaptation = self._built[SCHEDULED][0]._adaptation if SCHEDULED in self._built else None
+        outcomes = adaptation._loop.policy.outcomes if adaptation is not None else []
+        return [[o.step, o.why, o.predicted_gain_s, o.achieved_gain_s, o.taken_back] for o in outcomes]
+
     def rounds(self, count: int, batch_size: int) -> dict[str, list[dict[str, Any]]]:
         """What each step of each round was, by wrapper."""
         names = ["none", *self._built]
@@ -91,7 +107,7 @@ class Steps:
         return found
 
 
-def _over_ranks(value: float, op: Any) -> float:
+def over_ranks(value: float, op: Any) -> float:
     tensor = torch.tensor([value], dtype=torch.float64)
     dist.all_reduce(tensor, op)
     return float(tensor)
@@ -122,7 +138,14 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=task["limit_s"]))
     steps = Steps(task["wrappers"], task["shape"])
-    found = {"batch": task["batch"], "steps": steps.rounds(task["rounds"], task["batch"]), "memory": steps.memory()}
+    settled = steps.settle(task.get("settle", 0), task["batch"])
+    found = {
+        "batch": task["batch"],
+        "steps": steps.rounds(task["rounds"], task["batch"]),
+        "settled_s": settled,
+        "switches": steps.switches(),
+        "memory": steps.memory(),
+    }
     if dist.get_rank() == 0:
         os.write(1, (json.dumps(found) + "\n").encode())
     dist.barrier()

@@ -27,15 +27,19 @@ class Adaptation:
     def reduced(self) -> None:
         """Call on all ranks when a reduction is over. A collective."""
         reducer = self._reducer
-        times = zip(reducer.layout.buckets, reducer.started_s, reducer.ended_s, strict=True)
         decision = self._loop.step(
             reducer.ready_s,
             backward_s=reducer.backward_s,
             exposed_s=reducer.exposed_s,
-            buckets=[BucketRun(bucket.num_bytes, started_s, ended_s) for bucket, started_s, ended_s in times],
+            buckets=self._runs,
         )
         if decision is not None and decision.buckets is not None:
             self._wanted = decision.buckets
+
+    def _runs(self) -> list[BucketRun]:
+        reducer = self._reducer
+        times = zip(reducer.layout.buckets, reducer.started_s, reducer.ended_s, strict=True)
+        return [BucketRun(bucket.num_bytes, started_s, ended_s) for bucket, started_s, ended_s in times]
 
     def adopt(self) -> None:
         """Use the partition that is wanted, if there is one. Between steps, no collective."""

@@ -23,9 +23,12 @@ class Arena:
         engine: whose ranks shall reach it.
         dtype: as which elements travel.
         order: indices of parameters, as they lie.
+        multiple: room for a multiple of so many elements.
     """
 
-    def __init__(self, engine: Engine, dtype: DType, order: Sequence[int], parameters: Parameters) -> None:
+    def __init__(
+        self, engine: Engine, dtype: DType, order: Sequence[int], parameters: Parameters, multiple: int = 1
+    ) -> None:
         self.dtype = dtype
         self.order = tuple(order)
         self.begins: dict[int, int] = {}
@@ -34,8 +37,8 @@ class Arena:
             at += -at % parameters.units[index]  # a complex number begins at an even place
             self.begins[index] = at
             at += parameters.numel[index]
-        self.numel = at
-        self.flat = torch.from_numpy(engine.allocate(at * dtype.itemsize)).view(FLOATS[dtype])
+        self.numel = at + -at % multiple
+        self.flat = torch.from_numpy(engine.allocate(self.numel * dtype.itemsize)).view(FLOATS[dtype])
         self.views = {index: self._view(parameters.tensors[index], self.begins[index]) for index in self.order}
 
     def _view(self, parameter: Tensor, begin: int) -> Tensor:

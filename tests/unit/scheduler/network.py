@@ -94,7 +94,8 @@ class World:
             use = ChannelUse(peer, 0, 10_000_000, 10_000_000 / rate + stalled_s, stalled_s)
             backward_s = TIMELINE.backward_s + self.late_s.get(rank, 0.0)
             step_s = self.step_s(policy)
-            found.append(Measurement(self.step, rank, step_s, backward_s, channels=(use,), buckets=runs))
+            exposed_s = max(ends[-1] + max(self.late_s.values(), default=0.0) - backward_s, 1e-6)
+            found.append(Measurement(self.step, rank, step_s, backward_s, exposed_s, channels=(use,), buckets=runs))
         return found
 
     def probe(self, number: int) -> list[Probe]:
