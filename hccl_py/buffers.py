@@ -13,6 +13,8 @@ _BY_NAME = {"bfloat16": DType.BFLOAT16, "float8_e4m3fn": DType.FLOAT8_E4M3, "flo
 
 _DTYPES = tuple(DType)
 
+_ELSEWHERE = "{} is in the memory of a device; pass an array in host memory (blocking collectives take both)"
+
 
 class Buffer(NamedTuple):
     """A contiguous run of ``size`` elements at address ``ptr``."""
@@ -52,13 +54,15 @@ def _describe_special(data: Any, what: str, writable: bool) -> Buffer:
     if is_negated is not None and is_negated():
         raise ConfigError(f"{what} is a lazily negated tensor: its memory has the other sign; pass .resolve_neg()")
     found = _native.buffer(data)
+    if found is None and hasattr(type(data), "__cuda_array_interface__"):
+        raise ConfigError(_ELSEWHERE.format(what))
     if found is None and not hasattr(data, "dtype"):
         raise ConfigError(f"{what} is a {type(data).__name__}: neither the buffer protocol nor DLPack gives its memory")
     if found is None:
         raise ConfigError(_unsupported(what, data))
     ptr, size, dtype, contiguous, readonly, on_host = found
     if not on_host:
-        raise ConfigError(f"{what} is in the memory of a device; pass an array in host memory")
+        raise ConfigError(_ELSEWHERE.format(what))
     if not contiguous:
         raise ConfigError(f"{what} is not contiguous; pass numpy.ascontiguousarray(...) and copy the result back")
     if readonly and writable:

@@ -18,11 +18,13 @@ from hccl_py.core.env import Env
 from hccl_py.core.errors import ConfigError, DesyncError
 from hccl_py.core.types import Collective, ReduceOp
 from hccl_py.engine import Engine, Work
+from hccl_py.gpu.arrays import on_device
 from hccl_py.prepared import PreparedCollectives
 
 if TYPE_CHECKING:
     from hccl_py.compressed import CompressedAllReduce
     from hccl_py.compression.codec import Codec
+    from hccl_py.gpu.collectives import DeviceCollectives
     from hccl_py.hosts import HostParts
 
 
@@ -60,6 +62,11 @@ class Communicator(PreparedCollectives):
     with ``i`` in front that returns a :class:`Work` at once, until whose ``wait()`` the buffers must be left alone, and
     one with ``prepare_`` in front for buffers that are used again and again.
 
+    Blocking calls also take arrays in GPU memory, on all ranks of the call: CuPy's, or anything with
+    ``__cuda_array_interface__``. They are in the order of streams, as NCCL's are and MPI's are not: a call is queued on
+    the stream of its arrays (CuPy: the current one) and returns; what the kernels report is raised by a later call.
+    See docs/GPU.md.
+
     Averages are taken in float32 (float64 for float64), integers wrap, MIN and MAX propagate NaN.
     """
 
@@ -71,6 +78,7 @@ class Communicator(PreparedCollectives):
         self._native = engine.native
         self._codecs: dict[str, tuple[CompressedAllReduce, int]] = {}
         self._parts: tuple[HostParts | None] | None = None
+        self._gpu: DeviceCollectives | None = None  # from the first array in GPU memory on
         self._quick = engine.native.run_arrays  # True: done; False, and nothing done: take the long way
 
     @property
@@ -95,8 +103,32 @@ class Communicator(PreparedCollectives):
                 return out
         except DesyncError as error:
             raise self._engine.explain(error) from None
-        self._engine.run(*self._arguments.all_reduce(sendbuf, recvbuf, op))
+        self._run("all_reduce", sendbuf, recvbuf, op)
         return out
+
+    def _run(self, name: str, *arguments: Any) -> None:
+        """The long way of a collective: on GPUs, or what takes a second look."""
+        if any(map(on_device, arguments)):
+            self._on_gpu().run(name, arguments)
+        else:
+            self._engine.run(*getattr(self._arguments, name)(*arguments))
+
+    def _on_gpu(self) -> DeviceCollectives:
+        if self._gpu is None:
+            from hccl_py.gpu.collectives import DeviceCollectives
+
+            engine = self._engine
+            self._gpu = DeviceCollectives(self.rank, self.size, self._exchange, engine.env, engine.timeout_s)
+        return self._gpu
+
+    def _exchange(self, word: bytes) -> list[bytes]:
+        """The words of all ranks, in rank order."""
+        lengths = np.zeros(self.size, np.int64)
+        self.all_gather(np.array([len(word)], np.int64), lengths)
+        mine, all_of_them = np.zeros(lengths.max(), np.uint8), np.zeros((self.size, lengths.max()), np.uint8)
+        mine[: len(word)] = np.frombuffer(word, np.uint8)
+        self.all_gather(mine, all_of_them)
+        return [all_of_them[rank, :length].tobytes() for rank, length in enumerate(lengths)]
 
     def _compressed(self, codec: Codec | str, sendbuf: Any, recvbuf: Any, op: ReduceOp) -> Any:
         from hccl_py.compressed import CompressedAllReduce
@@ -121,7 +153,7 @@ class Communicator(PreparedCollectives):
                 return out
         except DesyncError as error:
             raise self._engine.explain(error) from None
-        self._engine.run(*self._arguments.reduce(sendbuf, recvbuf, op, root))
+        self._run("reduce", sendbuf, recvbuf, op, root)
         return out
 
     def ireduce(self, sendbuf: Any, recvbuf: Any = None, op: ReduceOp = ReduceOp.SUM, root: int = 0) -> Work:
@@ -135,7 +167,7 @@ class Communicator(PreparedCollectives):
                 return buf
         except DesyncError as error:
             raise self._engine.explain(error) from None
-        self._engine.run(*self._arguments.broadcast(buf, root))
+        self._run("broadcast", buf, root)
         return buf
 
     def ibroadcast(self, buf: Any, root: int = 0) -> Work:
@@ -149,7 +181,7 @@ class Communicator(PreparedCollectives):
                 return recvbuf
         except DesyncError as error:
             raise self._engine.explain(error) from None
-        self._engine.run(*self._arguments.all_gather(sendbuf, recvbuf))
+        self._run("all_gather", sendbuf, recvbuf)
         return recvbuf
 
     def iall_gather(self, sendbuf: Any, recvbuf: Any) -> Work:
@@ -163,7 +195,7 @@ class Communicator(PreparedCollectives):
                 return recvbuf
         except DesyncError as error:
             raise self._engine.explain(error) from None
-        self._engine.run(*self._arguments.reduce_scatter(sendbuf, recvbuf, op))
+        self._run("reduce_scatter", sendbuf, recvbuf, op)
         return recvbuf
 
     def ireduce_scatter(self, sendbuf: Any, recvbuf: Any, op: ReduceOp = ReduceOp.SUM) -> Work:
@@ -177,7 +209,7 @@ class Communicator(PreparedCollectives):
                 return recvbuf
         except DesyncError as error:
             raise self._engine.explain(error) from None
-        self._engine.run(*self._arguments.all_to_all(sendbuf, recvbuf))
+        self._run("all_to_all", sendbuf, recvbuf)
         return recvbuf
 
     def iall_to_all(self, sendbuf: Any, recvbuf: Any) -> Work:
@@ -191,7 +223,7 @@ class Communicator(PreparedCollectives):
                 return recvbuf
         except DesyncError as error:
             raise self._engine.explain(error) from None
-        self._engine.run(*self._arguments.gather(sendbuf, recvbuf, root))
+        self._run("gather", sendbuf, recvbuf, root)
         return recvbuf
 
     def igather(self, sendbuf: Any, recvbuf: Any = None, root: int = 0) -> Work:
@@ -205,7 +237,7 @@ class Communicator(PreparedCollectives):
                 return recvbuf
         except DesyncError as error:
             raise self._engine.explain(error) from None
-        self._engine.run(*self._arguments.scatter(sendbuf, recvbuf, root))
+        self._run("scatter", sendbuf, recvbuf, root)
         return recvbuf
 
     def iscatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> Work:
@@ -227,7 +259,11 @@ class Communicator(PreparedCollectives):
 
     def send(self, buf: Any, dst: int, tag: int = 0) -> None:
         """Send to rank ``dst``; returns when ``buf`` may be changed."""
-        if not self._native.send_array(buf, dst, tag):
+        if self._native.send_array(buf, dst, tag):
+            return
+        if on_device(buf):
+            self._on_gpu().message((buf, dst), None, tag)
+        else:
             self.isend(buf, dst, tag).wait()
 
     def isend(self, buf: Any, dst: int, tag: int = 0) -> Work:
@@ -240,6 +276,9 @@ class Communicator(PreparedCollectives):
         source = self._native.recv_array(buf, src, tag)
         if source >= 0:
             return source
+        if on_device(buf):
+            self._on_gpu().message(None, (buf, src), tag)
+            return src
         work = self.irecv(buf, src, tag)
         work.wait()
         return work.source
@@ -254,6 +293,9 @@ class Communicator(PreparedCollectives):
         source = self._native.exchange_arrays(sendbuf, dst, recvbuf, src, tag)
         if source >= 0:
             return source
+        if on_device(sendbuf) or on_device(recvbuf):
+            self._on_gpu().message((sendbuf, dst), (recvbuf, src), tag)
+            return src
         receiving = self.irecv(recvbuf, src, tag)
         self.isend(sendbuf, dst, tag).wait()
         receiving.wait()
@@ -310,6 +352,8 @@ class Communicator(PreparedCollectives):
         parts = self._parts[0] if self._parts is not None else None
         if parts is not None:
             parts.close()
+        if self._gpu is not None:
+            self._gpu.close()
         self._engine.close()
 
     def __enter__(self) -> Communicator:

@@ -7,9 +7,6 @@ memory and the engine (:mod:`hccl_py.torch.staging`).
 
 from __future__ import annotations
 
-import os
-import pickle
-import socket
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -20,16 +17,14 @@ from torch._C._distributed_c10d import Work as TorchWork
 from torch.futures import Future
 
 from hccl_py.core.env import Env
-from hccl_py.core.errors import ConfigError, HcclError, TransportUnavailableError
+from hccl_py.core.errors import ConfigError, HcclError
 from hccl_py.core.types import DType
+from hccl_py.gpu.connect import connect, watch_peers
 from hccl_py.gpu.group import DeviceRanks
-from hccl_py.gpu.watch import PeerWatch
 from hccl_py.torch.dtypes import PLAIN
 from hccl_py.torch.requests import Request
 from hccl_py.torch.streams import new_event, new_stream
 from hccl_py.torch.tensors import Copy, copy_home
-
-_MOST_RANKS = 8
 
 
 class DeviceWork(TorchWork):
@@ -149,12 +144,9 @@ class DeviceGroupOfTensors:
         self._index = index
         major, minor = torch.cuda.get_device_capability(index)
         with torch.cuda.device(index):
-            self.ranks = _connect(rank, size, index, f"sm_{major}{minor}", exchange, env, timeout_s)
+            self.ranks = connect(rank, size, index, f"sm_{major}{minor}", exchange, env, timeout_s)
         self._launched = _Launched(self.ranks, [], device, None, None)
-        places = [pickle.loads(word) for word in exchange(pickle.dumps((socket.gethostname(), os.getpid())))]
-        here = places[rank]
-        processes = {peer: pid for peer, (host, pid) in enumerate(places) if host == here[0] and pid != here[1]}
-        self._watch = PeerWatch(processes, lambda peer: self.ranks.abort(f"the process of rank {peer} ended", peer))
+        self._watch = watch_peers(self.ranks, exchange)
 
     def issue(self, request: Request, asynchronous: bool) -> DeviceWork:
         """Launch a collective: on the current stream, or asynchronously on one of our own."""
@@ -332,40 +324,6 @@ def device_of(tensors: Sequence[Tensor], call: str) -> torch.device | None:
         if tensor.device != first:
             raise ConfigError(f"{call}: tensors on {first} and {tensor.device} in one call")
     return first
-
-
-def _connect(
-    rank: int, size: int, index: int, arch: str, exchange: Callable[[bytes], list[bytes]], env: Env, timeout_s: float
-) -> DeviceRanks:
-    """DeviceRanks, or the same error on all ranks."""
-    error = ""
-    ranks: DeviceRanks | None = None
-    if size > _MOST_RANKS:
-        error = f"a group of {size} ranks, and kernels serve {_MOST_RANKS}"
-    outcomes = exchange(f"{socket.gethostname()} {env.host_id or ''}".encode())
-    if len(set(outcomes)) > 1:
-        error = "ranks on different hosts"
-    if not error:
-        try:
-            ranks = DeviceRanks(
-                rank,
-                size,
-                exchange,
-                ordinal=index,
-                arch=arch,
-                timeout_s=timeout_s,
-                sms=env.gpu_sms or 0,
-                cache=env.cache_folder(),
-            )
-        except TransportUnavailableError as failed:
-            error = str(failed)
-    for peer, outcome in enumerate(exchange(error.encode())):
-        if outcome:
-            if ranks is not None:
-                ranks.close()
-            raise TransportUnavailableError(f"rank {peer}: {outcome.decode()}", outcome.decode())
-    assert ranks is not None
-    return ranks
 
 
 def _parts(start: int, counts: Sequence[int], item: int) -> tuple[list[int], list[int]]:

@@ -26,7 +26,6 @@ from hccl_py.torch.requests import Request
 from hccl_py.torch.staging import Staging
 from hccl_py.torch.work import HcclWork, WorkGroup, to_seconds
 
-_GROUPS_OWN = timedelta(milliseconds=-1)  # what options say if the user set no timeout
 _log = logging.getLogger("hccl_py")
 GROUPS_OWN = timedelta(milliseconds=-1)  # what options say if the user set no timeout
 _JOIN_S = 10.0  # for threads that only have to notice that the engine has stopped

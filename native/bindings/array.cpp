@@ -62,9 +62,10 @@ NumpyArrays& numpy_arrays() {
   return arrays;
 }
 
-// torch gives the memory of a tensor whose values are the negated memory.
-bool is_negated(nb::handle object) {
-  if (!nb::hasattr(object, "is_neg")) return false;
+// Not for the short way: a tensor of torch whose values are the negated memory, and an array of a GPU (to ask CuPy's for
+// DLPack would make streams wait).
+bool is_special(nb::handle object) {
+  if (!nb::hasattr(object, "is_neg")) return nb::hasattr(object.type(), "__cuda_array_interface__");
   const nb::object negated = object.attr("is_neg")();
   return PyObject_IsTrue(negated.ptr()) == 1;
 }
@@ -96,7 +97,7 @@ bool look_long(nb::handle object, Array& array) {
 bool look_at(nb::handle object, Array& array) {
   NumpyArrays& known = numpy_arrays();
   if (known.look_at(object, array)) return true;
-  if (object.is_none() || is_negated(object) || !look_long(object, array)) return false;
+  if (object.is_none() || is_special(object) || !look_long(object, array)) return false;
   known.learn(object, array);
   return true;
 }
