@@ -110,7 +110,9 @@ class DeviceCollectives:
         if self._ranks is None and self._size > 2:
             raise ConfigError("the first call on arrays in GPU memory connects all ranks: make it a collective")
         ranks = self._connected("a message")
-        self._on_stream(ranks, seen, lambda stream: ranks.run_parts(*parts, stream, message=True))
+        self._on_stream(
+            ranks, seen, lambda stream: ranks.run_parts(parts[0], parts[1], parts[2], parts[3], stream, True)
+        )
 
     def _copy(self, seen: list[_Seen], to: int, source: int, num_bytes: int) -> None:
         """What a world of one does; without kernels, the host puts two streams in order."""
