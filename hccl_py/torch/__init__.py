@@ -10,6 +10,7 @@ from hccl_py.torch.backend import Options, create, register
 from hccl_py.torch.compression import CompressionHook, compression_hook
 from hccl_py.torch.ddp.wrapper import DistributedDataParallel
 from hccl_py.torch.process_group import HcclProcessGroup
+from hccl_py.torch.sharded.step import ShardedStep
 from hccl_py.torch.work import HcclWork
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "HcclProcessGroup",
     "HcclWork",
     "Options",
+    "ShardedStep",
     "compression_hook",
     "create",
 ]

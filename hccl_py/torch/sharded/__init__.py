@@ -1,0 +1,1 @@
+"""ShardedStep: gradients are scattered, each rank steps its shard, parameters are gathered under the next forward."""
