@@ -63,6 +63,8 @@ HP_FN float sum_each(F f) {
   return lane[0];
 }
 HP_FN bool first_lane() { return true; }
+// a * b, with the bits of an operand that is NaN.
+HP_FN float times(float a, float b) { return a * b; }
 
 #else
 
@@ -84,6 +86,8 @@ HP_FN float sum_each(F f) {
   return __shfl_sync(~0u, sum, 0);
 }
 HP_FN bool first_lane() { return threadIdx.x % kLanes == 0; }
+// Its own product would have the same bits for all NaN.
+HP_FN float times(float a, float b) { return magnitude(a) > kInfinityBits ? a : magnitude(b) > kInfinityBits ? b : a * b; }
 
 #endif
 
@@ -140,10 +144,13 @@ struct Small {
   HP_FN float decode(u32 code) {
     const u32 size = code & kMagnitude, sign = (code ^ size) << kSignShift;
     const u32 denormal = size < (1u << kMantissaBits) ? ~0u : 0u;
-    u32 wide = (size << kShift) + kRebias + (denormal & (1u << 23));
-    if (kHasInfinity) wide = size >= kInfinity ? (size << kShift) | kInfinityBits : wide;
-    if (!kHasInfinity) wide = size == kMagnitude ? 0x7FC00000u : wide;
-    return as<float>(as<u32>(as<float>(wide) - as<float>(denormal & kSmallestNormal)) | sign);
+    const u32 wide = (size << kShift) + kRebias + (denormal & (1u << 23));
+    u32 number = as<u32>(as<float>(wide) - as<float>(denormal & kSmallestNormal));
+    // Not by arithmetic: a device gives all NaN the same bits. Quiet, as arithmetic makes them.
+    const u32 quiet = size > kInfinity ? 0x400000u : 0u;
+    if (kHasInfinity) number = size >= kInfinity ? (size << kShift) | kInfinityBits | quiet : number;
+    if (!kHasInfinity) number = size == kMagnitude ? 0x7FC00000u : number;
+    return as<float>(number | sign);
   }
 };
 

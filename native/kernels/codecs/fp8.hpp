@@ -28,7 +28,7 @@ struct Fp8 {
     const int shift = i8(in[0]);
     const bool bad = shift < -kMostShift || shift > kMostShift;
     const float factor = bad ? as<float>(0x7FC00000u) : power(-shift);
-    each([=](u32 i) { y[i] = Format::decode(in[1 + i]) * factor; });
+    each([=](u32 i) { y[i] = times(Format::decode(in[1 + i]), factor); });
   }
 };
 

@@ -22,8 +22,8 @@ struct Int4 {
     const float scale = get_float(in);
     each<kBlock / 2>([=](u32 j) {
       const i32 both = i8(in[4 + j]);
-      y[2 * j] = scale * float(i32(u32(both) << 28) >> 28);
-      y[2 * j + 1] = scale * float(both >> 4);
+      y[2 * j] = times(scale, float(i32(u32(both) << 28) >> 28));
+      y[2 * j + 1] = times(scale, float(both >> 4));
     });
   }
 };

@@ -16,7 +16,7 @@ struct Int8 {
   }
   HP_FN void decode(const u8* in, u32, float* y) {
     const float scale = get_float(in);
-    each([=](u32 i) { y[i] = scale * float(i8(in[4 + i])); });
+    each([=](u32 i) { y[i] = times(scale, float(i8(in[4 + i]))); });
   }
 };
 
