@@ -42,6 +42,10 @@ std::vector<Bytes> to_bytes_list(const std::vector<nb::bytes>& in) {
 
 nb::bytes from_bytes(const Bytes& in) { return nb::bytes(in.data(), in.size()); }
 
+// What a group keeps may be dropped by the progress thread, and that one may be waited for with the GIL held: it must not
+// want the GIL. nanobind hands on its own reference to the Python object where a type cannot say who shares it.
+static_assert(nb::detail::has_shared_from_this_v<Hub> && nb::detail::has_shared_from_this_v<Group>);
+
 // Called now and then by whoever waits: lets Ctrl-C through. The error then stays set for throw_if_failed.
 bool interrupted() {
   const WithGil acquire;

@@ -15,7 +15,7 @@
 namespace hccl_py {
 
 // Where the ranks of one loopback group meet; made first, shared by all.
-class Hub {
+class Hub : public std::enable_shared_from_this<Hub> {
  public:
   explicit Hub(std::uint32_t world, std::uint32_t slot_bytes = 4096, std::uint32_t channels = 3);
   ~Hub();
