@@ -33,6 +33,7 @@ class CodecId(IntEnum):
     THRESHOLD = 10
     BLOCKSPARSE = 11
     POWERSGD = 12
+    LOSSLESS = 13
 
 
 class Codec(ABC):
@@ -41,6 +42,7 @@ class Codec(ABC):
     id: ClassVar[CodecId]
     sums_encoded: ClassVar[bool] = False  # the code of a sum is the sum of the codes
     fixed_size: ClassVar[bool] = True  # wire_bytes is exact
+    exact: ClassVar[bool] = False  # what was encoded comes back bit for bit
     bits_per_element: float  # on the wire, about, of long arrays
     number: float = 0.0  # of its text, after the colon
 

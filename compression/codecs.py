@@ -12,6 +12,7 @@ from hccl_py.compression.fp8 import fp8_e4m3, fp8_e5m2
 from hccl_py.compression.fp16 import Fp16
 from hccl_py.compression.int4 import Int4
 from hccl_py.compression.int8 import Int8
+from hccl_py.compression.lossless import Lossless
 from hccl_py.compression.powersgd import PowerSgd
 from hccl_py.compression.randomk import RandomK
 from hccl_py.compression.sign import Sign
@@ -35,6 +36,7 @@ def builtin_codecs() -> dict[str, Callable[..., Codec]]:
         "threshold": Threshold,
         "blocksparse": BlockSparse,
         "powersgd": PowerSgd,
+        "lossless": Lossless,
     }
 
 

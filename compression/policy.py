@@ -17,6 +17,7 @@ from hccl_py.compression.codec import Codec, CodecId
 from hccl_py.core.errors import ConfigError
 
 _FLOAT_BYTES = 4
+EXACT_GAIN = 1.03  # nothing but time is at stake
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class Decision:
 # Root of the mean squared error over that of the value, of a normally distributed block; what is kept of the largest
 # 1% of a normal distribution is 9% of its energy. Checked against the codecs by tests/unit/compression/test_policy.py.
 _ERRORS = {
+    CodecId.LOSSLESS: 0.0,
     CodecId.FP16: 2.1e-4,
     CodecId.BF16: 1.7e-3,
     CodecId.FP8_E4M3: 0.027,
@@ -89,13 +91,16 @@ def compressed_s(codec: Codec, num_bytes: float, ranks: int, link: Link, speed: 
     if link.per_host > 1 and hosts > 1:  # each encodes a shard of its host's sum, and hands out what comes of it
         inside = exact_s(num_bytes, link.per_host, Link(link.local_Bps))
         part = num_bytes / link.per_host
-        ways = 2.0 if isinstance(codec, BlockCodec) else hosts  # a sparse code goes to every other host
+        ways = 2.0 if codec.exact or isinstance(codec, BlockCodec) else hosts  # a sparse code goes to every other host
         wire = ways * (ranks - 1) / ranks * small / link.bandwidth_Bps
         coding = part * (1 + 1 / hosts) / speed.encode_Bps + 2 * part / speed.decode_Bps
         return inside + coding + wire + 2 * link.latency_s
     if isinstance(codec, BlockCodec):  # all is encoded, then a shard; a shard of each rank is decoded, then all
         coding = num_bytes * (1 + 1 / ranks) / speed.encode_Bps + 2 * num_bytes / speed.decode_Bps
         return coding + 2 * (ranks - 1) / ranks * small / link.bandwidth_Bps + 2 * link.latency_s
+    if codec.exact:  # shards of others are encoded, then the own; those of others are decoded twice
+        coding = num_bytes / speed.encode_Bps + 2 * (ranks - 1) / ranks * num_bytes / speed.decode_Bps
+        return coding + 2 * (ranks - 1) / ranks * small / link.bandwidth_Bps + 4 * link.latency_s
     coding = num_bytes / speed.encode_Bps + num_bytes / speed.decode_Bps
     return coding + (ranks - 1) * small / link.bandwidth_Bps + link.latency_s
 
@@ -116,7 +121,7 @@ def choose(
         link: as measured.
         speeds: codecs to choose from, with their measured speed.
         most_error: largest :func:`expected_error`.
-        least_gain: exact time over compressed time from which it is worth it.
+        least_gain: exact time over compressed time from which it is worth it; EXACT_GAIN of a codec without errors.
     """
     exact = exact_s(num_bytes, ranks, link)
     allowed = [codec for codec in speeds if expected_error(codec) <= most_error]
@@ -126,7 +131,7 @@ def choose(
     times = {codec: compressed_s(codec, num_bytes, ranks, link, speeds[codec]) for codec in allowed}
     best = min(times, key=lambda codec: (times[codec], codec.text))
     said = f"{size}: exact {exact * 1e3:.2f} ms, {best.text} {times[best] * 1e3:.2f} ms"
-    if times[best] * least_gain >= exact:
+    if times[best] * (EXACT_GAIN if best.exact else least_gain) >= exact:
         return Decision(None, exact, times[best], f"exact: {best.text} does not pay; {said}")
     return Decision(best, exact, times[best], f"{best.text}: {said}")
 

@@ -243,6 +243,14 @@ def codec_decode(codec: int, dtype: int, data: int, out: int, rows: int, num_row
     Stores what the codes of rows stand for, or adds it to an array of float32.
     """
 
+def lossless_encode(words: int, count: int, out: int, room: int, isa: str = '') -> int:
+    """Code of words of float32; returns how many bytes were written."""
+
+def lossless_decode(data: int, bytes: int, out: int, count: int, add: bool = False, isa: str = '') -> bool:
+    """
+    Stores the words of a code, or adds them as float32; False if it is no code of so many.
+    """
+
 def check_sums(data: int, bytes: int) -> tuple[int, int]:
     """Plain and weighted sum of the 32-bit words."""
 

@@ -19,15 +19,17 @@ from hccl_py.compression.codecs import parse_codec
 from hccl_py.compression.counter import Draw
 from hccl_py.compression.elements import STORED, check_dtype, narrow, widen
 from hccl_py.compression.frame import HEADER_BYTES, Frame
+from hccl_py.compression.lossless import Lossless, stored_of, words_of
 from hccl_py.compression.randomk import RandomK
 from hccl_py.compression.sparse import MOST_ELEMENTS, SparseCodec
 from hccl_py.compression.threshold import Threshold
 from hccl_py.compression.topk import TopK
 from hccl_py.core.errors import ConfigError, TransportError
+from hccl_py.core.types import DType
 
 __all__ = [
-    "RowTable", "decode", "encode", "encode_values", "native_sums", "open_frame", "parse_codec", "stored", "unpack",
-    "view",
+    "RowTable", "decode", "decode_lossless", "encode", "encode_lossless", "encode_values", "native_sums", "open_frame",
+    "parse_codec", "stored", "unpack", "view",
 ]  # fmt: skip
 
 
@@ -107,17 +109,19 @@ def unpack(data: Array, who: str = "a peer", code_bytes: int | None = None) -> F
     return frames.unpack(data, native_sums, who, code_bytes)
 
 
-def open_frame(data: Array, codec: Codec, count: int, peer: int, code_bytes: int) -> Array:
-    """The code in a frame that rank ``peer`` has sent; it must be ``codec``'s, of ``count`` elements.
+def open_frame(
+    data: Array, codec: Codec, count: int, peer: int, code_bytes: int | None, dtype: DType = DType.FLOAT32
+) -> Array:
+    """The code in a frame that rank ``peer`` has sent; it must be ``codec``'s, of ``count`` elements of ``dtype``.
 
     Raises:
         TransportError: it is not, or no frame, cut off, or changed on its way.
     """
     frame = unpack(data, f"rank {peer}", code_bytes)
-    if frame.codec != codec or frame.num_elements != count:
+    if frame.codec != codec or frame.num_elements != count or frame.dtype is not dtype:
         raise TransportError(
-            f"rank {peer} sent {frame.num_elements} elements of {frame.codec.text}; {count} of {codec.text} were "
-            "expected: all ranks must compress alike"
+            f"rank {peer} sent {frame.num_elements} elements of {frame.codec.text}, {frame.dtype.name.lower()}; "
+            f"{count} of {codec.text}, {dtype.name.lower()}, were expected: all ranks must compress alike"
         )
     return frame.code
 
@@ -149,10 +153,32 @@ def encode_values(codec: Codec, values: Array, draw: Draw, offset: int = 0, isa:
         code = np.empty(codec.wire_bytes(len(values)), np.uint8)
         whole(codec, len(values), offset, draw.key).encode(describe(values, "values"), code, isa=isa)
         return code
+    if isinstance(codec, Lossless):
+        code = np.empty(codec.wire_bytes(len(values)), np.uint8)
+        return code[: encode_lossless(values, code, isa)]
     if isinstance(codec, SparseCodec):
         indices = select(codec, values)
         return np.concatenate([indices.view(np.uint8), values[indices].view(np.uint8)])
     return codec.encode(values, draw, offset)
+
+
+def encode_lossless(values: Array, out: Array, isa: str = "") -> int:
+    """:meth:`Lossless.encode` of contiguous float32 [n] into ``out``, uint8; returns how many bytes it has.
+
+    Raises:
+        ConfigError: ``out`` has fewer than ``wire_bytes(n)``.
+    """
+    return _native.lossless_encode(values.ctypes.data, len(values), out.ctypes.data, len(out), isa)
+
+
+def decode_lossless(code: Array, out: Array, add: bool = False, isa: str = "", who: str = "the caller") -> None:
+    """:meth:`Lossless.decode` into contiguous float32 [n], or added to it.
+
+    Raises:
+        TransportError: it is no code of n elements; ``out`` may have some of it.
+    """
+    if not _native.lossless_decode(code.ctypes.data, len(code), out.ctypes.data, len(out), add, isa):
+        raise TransportError(f"lossless: {len(code)} bytes from {who} are no code of {len(out)} elements")
 
 
 def stored(data: Any, what: str = "data") -> tuple[Buffer, Array]:
@@ -188,7 +214,7 @@ def encode(codec: Codec | str, data: Any, draw: Draw | None = None) -> Array:
     """A frame (uint8) that holds the code of a contiguous array of float64, float32, float16 or bfloat16.
 
     Raises:
-        ConfigError: the array is not of these; there is no such codec.
+        ConfigError: the array is not of these (lossless takes no float64); there is no such codec.
     """
     codec = parse_codec(codec) if isinstance(codec, str) else codec
     draw = Draw() if draw is None else draw
@@ -198,7 +224,8 @@ def encode(codec: Codec | str, data: Any, draw: Draw | None = None) -> Array:
         whole(codec, found.size, key=draw.key).encode(found, frame[HEADER_BYTES:])
         frames.write_header(frame, codec, found.dtype, found.size, native_sums)
         return frame
-    values = np.ascontiguousarray(widen(flat, found.dtype))
+    exact = isinstance(codec, Lossless)
+    values = np.ascontiguousarray(words_of(flat, found.dtype) if exact else widen(flat, found.dtype))
     return frames.pack(encode_values(codec, values, draw), codec, found.dtype, found.size, native_sums)
 
 
@@ -216,6 +243,11 @@ def decode(frame: Any, draw: Draw | None = None) -> Array:
         target = Buffer(out.ctypes.data, found.num_elements, found.dtype)
         whole(codec, found.num_elements).decode(found.code, target)
         return out
+    if isinstance(codec, Lossless):
+        codec.check(found.code, found.num_elements, found.dtype)
+        words = np.empty(found.num_elements, np.float32)
+        decode_lossless(found.code, words)
+        return stored_of(words, found.dtype)
     values = (
         codec.decode(found.code, found.num_elements, draw)
         if isinstance(codec, RandomK)

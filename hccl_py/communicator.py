@@ -91,9 +91,9 @@ class Communicator(PreparedCollectives):
     ) -> Any:
         """Reduce over all ranks; every rank gets the result in ``recvbuf`` (None: in place). Returns it.
 
-        ``codec``: what travels is encoded by it ("int8", "topk:0.01"), and the result is not exact, but the same on all
-        ranks. SUM and AVG of float64, float32, float16 and bfloat16 only. No error feedback: for training see
-        :class:`~hccl_py.compressed.CompressedAllReduce`.
+        ``codec``: what travels is encoded by it ("int8", "topk:0.01"); the result is the same on all ranks, but exact
+        with "lossless" only. SUM and AVG of float64 (not lossless), float32, float16 and bfloat16. No error feedback:
+        for training see :class:`~hccl_py.compressed.CompressedAllReduce`.
         """
         if codec is not None:
             return self._compressed(codec, sendbuf, recvbuf, op)

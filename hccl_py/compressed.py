@@ -2,8 +2,8 @@
 
 Block codecs: each rank encodes the whole array and sends every owner its shard; the owner adds up the codes in rank
 order in float32, encodes the result once, and all ranks decode it. A contribution is encoded twice, never at every
-hop. Sparse codecs: all ranks get all codes and add them up in rank order. Between hosts of several ranks each, sums are
-exact inside a host, and encoded once between hosts.
+hop. The lossless codec goes the same way, and nothing is lost. Sparse codecs: all ranks get all codes and add them up
+in rank order. Between hosts of several ranks each, sums are exact inside a host, and encoded once between hosts.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ from hccl_py.codecs import stored
 from hccl_py.communicator import Communicator
 from hccl_py.compressed_blocks import BlockExchange
 from hccl_py.compressed_hosts import HostExchange
+from hccl_py.compressed_lossless import LosslessExchange
 from hccl_py.compressed_sparse import LowRankExchange, SparseExchange, SumExchange
 from hccl_py.compression.blocks import BlockCodec
 from hccl_py.compression.codec import Codec
 from hccl_py.compression.codecs import parse_codec
 from hccl_py.compression.feedback import ErrorFeedback
+from hccl_py.compression.lossless import Lossless, check_words
 from hccl_py.compression.powersgd import PowerSgd
 from hccl_py.compression.randomk import RandomK
 from hccl_py.compression.span import Span, check_spans
 from hccl_py.core.errors import ConfigError, TransportError
 from hccl_py.core.types import ReduceOp
 
-Exchange = HostExchange | BlockExchange | SparseExchange | SumExchange | LowRankExchange
+Exchange = HostExchange | BlockExchange | SparseExchange | SumExchange | LowRankExchange | LosslessExchange
 
 
 class CompressedAllReduce:
@@ -57,6 +59,8 @@ class CompressedAllReduce:
             self._exchange = HostExchange(comm, parts, self.codec, seed, feedback)
         elif isinstance(self.codec, BlockCodec):
             self._exchange = BlockExchange(comm, self.codec, seed, feedback)
+        elif isinstance(self.codec, Lossless):
+            self._exchange = LosslessExchange(comm, self.codec, feedback)
         elif isinstance(self.codec, PowerSgd):
             self._exchange = LowRankExchange(comm, self.codec, seed, feedback)
         elif isinstance(self.codec, RandomK):
@@ -80,10 +84,13 @@ class CompressedAllReduce:
         spans: Sequence[Span] | None = None,
         step: int = 0,
     ) -> Any:
-        """Reduce ``data`` over all ranks, lossily; every rank gets the same bits in ``out`` (None: in place).
+        """Reduce ``data`` over all ranks; every rank gets the same bits in ``out`` (None: in place).
+
+        The result is that of the codec: of "lossless" the sum in rank order, in float32, rounded once; between hosts
+        of several ranks each, of the hosts' sums in the order of hosts.
 
         Args:
-            data: contiguous float64, float32, float16 or bfloat16 in host memory.
+            data: contiguous float64 (not lossless), float32, float16 or bfloat16 in host memory.
             out: as ``data``.
             op: SUM or AVG.
             spans: the parameters in ``data``, in order (None: one). Codes never cross their bounds.
@@ -101,6 +108,8 @@ class CompressedAllReduce:
             raise ConfigError(f"out has {target.size} elements of {target.dtype.name}, data {found.size}")
         if op not in (ReduceOp.SUM, ReduceOp.AVG):
             raise ConfigError(f"compressed all_reduce adds up or averages; {ReduceOp(op).name} was asked for")
+        if isinstance(self.codec, Lossless):
+            check_words(found.dtype)
         layout = check_spans([Span(0, found.size)] if spans is None else spans, found.size)
         factor = 1.0 / self._comm.size if op == ReduceOp.AVG else 1.0
         if found.size == 0:

@@ -13,11 +13,13 @@ from hccl_py.buffers import Buffer, describe
 from hccl_py.codecs import view
 from hccl_py.communicator import Communicator
 from hccl_py.compressed_blocks import BlockExchange, Rows, bring, cut
+from hccl_py.compressed_lossless import LosslessExchange
 from hccl_py.compressed_sparse import SparseExchange
 from hccl_py.compression.blocks import BlockCodec
 from hccl_py.compression.codec import Array, Codec
 from hccl_py.compression.elements import narrow, widen
 from hccl_py.compression.feedback import ErrorFeedback
+from hccl_py.compression.lossless import Lossless
 from hccl_py.compression.span import Spans, placed
 from hccl_py.core.errors import HcclError
 from hccl_py.core.types import Collective, DType, ReduceOp
@@ -35,16 +37,18 @@ def whole_spans(spans: Spans, shards: int) -> list[Rows]:
 
 
 class HostExchange:
-    """Runs compressed all-reduces of a block or sparse codec between hosts of several ranks."""
+    """Runs compressed all-reduces of a block, sparse or lossless codec between hosts of several ranks."""
 
     def __init__(
         self, comm: Communicator, parts: HostParts, codec: Codec, seed: int, feedback: ErrorFeedback | None
     ) -> None:
         self._comm, self._parts, self._feedback = comm, parts, feedback
-        self._blocks = isinstance(codec, BlockCodec)
-        self._between: BlockExchange | SparseExchange | None = None
+        self._blocks, self._exact = isinstance(codec, BlockCodec), codec.exact
+        self._between: BlockExchange | SparseExchange | LosslessExchange | None = None
         if parts.across is not None and isinstance(codec, BlockCodec):
             self._between = BlockExchange(parts.across, codec, seed, feedback, part=True)
+        elif parts.across is not None and isinstance(codec, Lossless):
+            self._between = LosslessExchange(parts.across, codec, feedback)
         elif parts.across is not None:
             self._between = SparseExchange(parts.across, codec, seed, feedback, part=True)
 
@@ -64,7 +68,8 @@ class HostExchange:
             raise
 
     def _run(self, data: Buffer, out: Buffer, spans: Spans, factor: float, step: int) -> None:
-        local, shards = self._parts.local, (cut if self._blocks else whole_spans)(spans, self._parts.shards)
+        local, deal = self._parts.local, cut if self._blocks or self._exact else whole_spans
+        shards = deal(spans, self._parts.shards)
         mine = shards[local.rank] if self._between is not None else []
         counts = [sum(span.count for _, span in rows) for rows in shards] + [0] * (local.size - len(shards))
         values = self._contribution(data, spans, mine, factor)
@@ -85,7 +90,9 @@ class HostExchange:
         feedback = self._feedback
         if feedback is None:
             return values
-        if feedback.relaid(spans, "blocks" if self._blocks else "whole"):  # shards may have changed hands
+        if feedback.relaid(
+            spans, "blocks" if self._blocks else "exact" if self._exact else "whole"
+        ):  # shards may have changed hands
             bring(self._parts.local, feedback, "host", spans, mine)
             if self._blocks:
                 bring(self._comm, feedback, "owner", spans, self._owned(mine))

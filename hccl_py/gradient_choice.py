@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from hccl_py.buffers import describe
-from hccl_py.codecs import encode_values, whole
+from hccl_py.codecs import decode_lossless, encode_values, whole
 from hccl_py.communicator import Communicator
 from hccl_py.compression.blocks import BlockCodec
 from hccl_py.compression.codec import Array, Codec
 from hccl_py.compression.codecs import parse_codec
 from hccl_py.compression.counter import Draw
+from hccl_py.compression.lossless import Lossless
 from hccl_py.compression.policy import (
     CodecSpeed,
     Decision,
@@ -27,13 +28,14 @@ from hccl_py.compression.policy import (
     choose,
     choose_per_layer,
     compressed_s,
+    exact_s,
     expected_error,
 )  # fmt: skip
 from hccl_py.compression.span import Spans, placed
 from hccl_py.core.types import ReduceOp
 
 _log = logging.getLogger("hccl_py")
-AUTO_CODECS = ("bf16", "int8", "int4", "sign")
+AUTO_CODECS = ("lossless", "bf16", "int8", "int4", "sign")
 AUTO_ERROR = 0.2  # without a cluster file that says it: int4
 LOOK_STEPS = 10  # whose gradients are looked at
 EVERY_STEPS = 500  # so often
@@ -129,6 +131,8 @@ class AutoChoice:
         candidates = [
             codec for codec in speeds if codec.bits_per_element >= least_bits or seconds({codec: num_bytes}) < most_s
         ]
+        plain_s = exact_s(num_bytes, self._comm.size, link)
+        candidates = [codec for codec in candidates if not codec.exact or seconds({codec: num_bytes}) < plain_s]
         chosen = choose_per_layer(layers, candidates, self._most_error)
         sizes: dict[Codec, int] = {}
         exact_bytes = 0
@@ -224,6 +228,8 @@ def _bandwidth_Bps(ranks: int, small_s: float, large_s: float) -> float:
 def _decode_add(codec: Codec, code: Array, out: Array) -> None:
     if isinstance(codec, BlockCodec):
         whole(codec, len(out)).decode(code, describe(out, "out"), add=True)
+    elif isinstance(codec, Lossless):
+        decode_lossless(code, out, add=True)
     else:
         codec.decode_add(code, out)
 

@@ -125,6 +125,11 @@ class GradientReducer:
         if self.is_plain(codec):
             self._comm.all_reduce(bucket, op=ReduceOp.AVG)
             return None
+        if codec is not None and codec.exact and found.dtype is not DType.FLOAT32:
+            codec = None  # widened it would be larger than it is
+            if self.is_plain(codec):
+                self._comm.all_reduce(bucket, op=ReduceOp.AVG)
+                return None
         values = view(found) if found.dtype is DType.FLOAT32 else widen(view(found), found.dtype)
         with np.errstate(all="ignore"):
             codec = self._reduce_parts(values, layout, codec, step)
@@ -187,7 +192,7 @@ class GradientReducer:
             if reduce is None:
                 reduce = CompressedAllReduce(self._comm, codec, seed=self._seed, feedback=self.feedback)
                 self._reducers[codec] = reduce
-            self._compressed = True
+            self._compressed |= not codec.exact
             reduce(body, op=ReduceOp.AVG, spans=spans, step=step)
         if not together:
             for (place, _), part in zip(group, _cut(body, group), strict=True):

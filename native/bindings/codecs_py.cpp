@@ -41,6 +41,25 @@ void decode(int codec, int dtype, std::uintptr_t in, std::uintptr_t out, std::ui
   found.decode(at<std::uint8_t>(in), at<void>(out), at<CodecRow>(rows), num_rows, add);
 }
 
+LosslessCodec find_lossless(const std::string& isa) {
+  const LosslessCodec found = lossless_codec(isa_named(isa));
+  if (found.encode == nullptr) throw ConfigError("there is no such codec for this instruction set");
+  return found;
+}
+
+std::size_t encode_lossless(std::uintptr_t words, std::int64_t count, std::uintptr_t out, std::size_t room, const std::string& isa) {
+  const LosslessCodec found = find_lossless(isa);
+  if (count < 0 || room < static_cast<std::size_t>(lossless_most_bytes(count))) throw ConfigError("there is no room for the code");
+  const WithoutGil release;
+  return found.encode(at<std::uint32_t>(words), count, at<std::uint8_t>(out));
+}
+
+bool decode_lossless(std::uintptr_t data, std::size_t bytes, std::uintptr_t out, std::int64_t count, bool add, const std::string& isa) {
+  const LosslessCodec found = find_lossless(isa);
+  const WithoutGil release;
+  return found.decode(at<std::uint8_t>(data), bytes, at<void>(out), count, add);
+}
+
 nb::tuple sums(std::uintptr_t data, std::size_t bytes) {
   CheckSums found;
   {
@@ -75,6 +94,11 @@ void bind_codecs(nb::module_& m) {
   m.def("codec_decode", &decode, nb::arg("codec"), nb::arg("dtype"), nb::arg("data"), nb::arg("out"), nb::arg("rows"),
         nb::arg("num_rows"), nb::arg("add") = false, nb::arg("isa") = "",
         "Stores what the codes of rows stand for, or adds it to an array of float32.");
+  m.def("lossless_encode", &encode_lossless, nb::arg("words"), nb::arg("count"), nb::arg("out"), nb::arg("room"), nb::arg("isa") = "",
+        "Code of words of float32; returns how many bytes were written.");
+  m.def("lossless_decode", &decode_lossless, nb::arg("data"), nb::arg("bytes"), nb::arg("out"), nb::arg("count"),
+        nb::arg("add") = false, nb::arg("isa") = "",
+        "Stores the words of a code, or adds them as float32; False if it is no code of so many.");
   m.def("check_sums", &sums, nb::arg("data"), nb::arg("bytes"), nb::sig("def check_sums(data: int, bytes: int) -> tuple[int, int]"),
         "Plain and weighted sum of the 32-bit words.");
   m.def("select_top", &top, nb::arg("data"), nb::arg("count"), nb::arg("k"), nb::arg("indices"),

@@ -24,7 +24,7 @@ from hccl_py.core.errors import HcclError, TransportError
 from hccl_py.core.types import DType, ReduceOp
 
 BLOCK_TEXTS = ["fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8", "int4", "sign"]
-OTHERS = ["topk:0.05", "threshold:1.5", "randomk:0.1", "blocksparse:0.3", "powersgd:2"]
+OTHERS = ["topk:0.05", "threshold:1.5", "randomk:0.1", "blocksparse:0.3", "lossless", "powersgd:2"]
 SPANS = (Span(4, 600, rows=20), Span(0, 7), Span(9, 0), Span(2, 1500, 512), Span(1, 1))
 COUNT = sum(span.count for span in SPANS)
 STEP, SEED = 3, 11
@@ -108,6 +108,59 @@ def test_other_element_types_are_rounded_once_at_the_end(three: Ranks, text: str
         assert np.array_equal(got, wanted)
 
 
+LARGE = 3 * 5 * 256 * 256 + 77  # five pieces of a shard, and an end
+
+
+@pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16], ids=lambda dtype: dtype.name.lower())
+@pytest.mark.parametrize("count", [1, 255, 2000, LARGE])
+def test_lossless_is_the_exact_sum_in_rank_order_and_keeps_no_errors(ranks: Ranks, count: int, dtype: DType) -> None:
+    """In float32, rounded once; also of infinities, denormals and zeros."""
+    kind: Any = {DType.FLOAT32: np.float32, DType.FLOAT16: np.float16}.get(dtype, ml_dtypes.bfloat16)
+
+    def of(rank: int) -> Array:
+        data = data_of(rank, count)
+        data[::7], data[1::50] = 0, 1e-41
+        data[3::700] = np.inf
+        return np.asarray(data.astype(kind))
+
+    def task(comm: Communicator) -> tuple[Array, dict[str, Array], int]:
+        feedback = ErrorFeedback()
+        reduce = CompressedAllReduce(comm, "lossless", feedback=feedback)
+        out = reduce(of(comm.rank), op=ReduceOp.AVG)
+        return np.asarray(out), feedback.state_dict(), reduce.sent_bytes
+
+    with np.errstate(all="ignore"):
+        total = of(0).astype(np.float32)
+        for rank in range(1, ranks.size):
+            total += of(rank).astype(np.float32)
+        wanted = (total * np.float32(1 / ranks.size)).astype(kind)
+    for out, errors, sent_bytes in ranks.run(task):
+        assert out.tobytes() == wanted.tobytes() and errors == {}
+        if count == LARGE:
+            assert sent_bytes <= 0.95 * 2 * (ranks.size - 1) / ranks.size * wanted.nbytes
+
+
+def test_lossless_refuses_float64_before_anything_is_sent(three: Ranks) -> None:
+    with pytest.raises(ConfigError, match="float64"):
+        CompressedAllReduce(three.comms[0], "lossless")(np.zeros(10))
+
+
+@pytest.mark.parametrize("call", ["iall_to_all", "iall_gather"])
+def test_a_damaged_lossless_frame_is_an_error_and_breaks_the_group(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    with Ranks("loopback", 3) as group:
+        original = getattr(group.comms[1], call)
+
+        def damage(sendbuf: Array, recvbuf: Array) -> Any:
+            sendbuf[100] ^= 4
+            return original(sendbuf, recvbuf)
+
+        monkeypatch.setattr(group.comms[1], call, damage)
+        outcomes = group.outcomes(lambda comm: CompressedAllReduce(comm, "lossless")(data_of(comm.rank)))
+        assert type(outcomes[0]) is TransportError and "rank 1" in str(outcomes[0])
+        assert isinstance(outcomes[2], HcclError)  # rank 1 may have all that it needs
+        assert all(isinstance(outcome, HcclError) for outcome in group.outcomes(lambda comm: comm.barrier()))
+
+
 def test_power_sgd_sums_and_leaves_vectors_exact(ranks: Ranks) -> None:
     def task(comm: Communicator) -> Array:
         data = data_of(comm.rank)
@@ -173,10 +226,10 @@ def train(comm: Communicator, text: str, layouts: list[Any], states: list[Any] |
     return out, feedback.state_dict()
 
 
-@pytest.mark.parametrize("text", ["fp8_e4m3", "int8", "int4", "sign", "topk:0.05", "blocksparse:0.5"])
+@pytest.mark.parametrize("text", ["fp8_e4m3", "int8", "int4", "sign", "topk:0.05", "blocksparse:0.5", "lossless"])
 def test_another_partition_changes_no_bit(three: Ranks, text: str) -> None:
     layouts = [PARTS, PARTS, OTHER_PARTS, OTHER_PARTS, PARTS]
-    if text in BLOCK_TEXTS:
+    if text in (*BLOCK_TEXTS, "lossless"):
         layouts += [CUT_PARTS, CUT_PARTS]
     same = three.run(lambda comm: train(comm, text, [PARTS] * len(layouts))[0])
     moved = three.run(lambda comm: train(comm, text, layouts)[0])
@@ -226,14 +279,16 @@ def test_codecs_may_change_and_errors_go_on(three: Ranks) -> None:
     def task(comm: Communicator) -> tuple[Array, Array]:
         feedback = ErrorFeedback()
         total = np.zeros(2000)
-        for step, text in enumerate(["int4", "int4", "topk:0.05", "sign", "randomk:0.1", "int8"]):
+        for step, text in enumerate(
+            ["int4", "int4", "lossless", "topk:0.05", "sign", "lossless", "randomk:0.1", "int8"]
+        ):
             reduce = CompressedAllReduce(comm, text, feedback=feedback)
             total += reduce(data_of(comm.rank, 2000, step), op=ReduceOp.AVG, step=step)
         return total, feedback.total("send", 0, 2000) / 3 + feedback.total("owner", 0, 2000)
 
     results = three.run(task)
     got = results[0][0] + sum(errors for _, errors in results)
-    wanted = sum(data_of(rank, 2000, step).astype(np.float64) for rank in range(3) for step in range(6)) / 3
+    wanted = sum(data_of(rank, 2000, step).astype(np.float64) for rank in range(3) for step in range(8)) / 3
     assert np.abs(got - wanted).max() < 1e-4
 
 

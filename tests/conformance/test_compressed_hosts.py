@@ -26,7 +26,7 @@ HOSTS = {"even": [0, 0, 1, 1], "in turns": [0, 1, 0, 1], "uneven": [0, 0, 0, 1, 
 SPANS = (Span(4, 2000, rows=20), Span(0, 7), Span(9, 0), Span(2, 1500, 512), Span(1, 1))
 OTHER_SPANS = (Span(2, 1500, 512), Span(1, 1), Span(4, 2000, rows=20), Span(9, 0), Span(0, 7))
 COUNT = sum(span.count for span in SPANS)
-TEXTS = ["bf16", "int8", "sign", "topk:0.05", "threshold:1.5", "blocksparse:0.3"]
+TEXTS = ["bf16", "int8", "sign", "topk:0.05", "threshold:1.5", "blocksparse:0.3", "lossless"]
 
 
 def group_of(hosts: list[int]) -> Ranks:

@@ -16,6 +16,7 @@ from hccl_py.compression.codec import Array, Codec
 from hccl_py.compression.codecs import parse_codec
 from hccl_py.compression.policy import CodecSpeed, Guard, Link, Ramp, Switching
 from hccl_py.compression.span import Span
+from hccl_py.core.types import ReduceOp
 from hccl_py.gradient_choice import LOOK_STEPS, measure
 from hccl_py.gradients import GradientReducer
 
@@ -133,10 +134,13 @@ def test_auto_follows_what_is_measured(
     if expected is None:
         assert np.array_equal(results[0][1][0], mean())
     strict = two.run(lambda comm: run(comm, GradientReducer(comm, "auto", most_error=0.0), [gradient(comm)]))
-    assert used(strict) == [None]
+    assert used(strict) == [None if expected is None else parse_codec("lossless")]
+    assert np.array_equal(strict[0][1][0], mean())
 
 
-@pytest.mark.parametrize(("said", "expected"), [("compression: 20%", "int4"), ("compression: 1%", "int8"), ("", None)])
+@pytest.mark.parametrize(
+    ("said", "expected"), [("compression: 20%", "int4"), ("compression: 1%", "int8"), ("", "lossless")]
+)
 def test_auto_keeps_to_the_policy_of_the_cluster_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, expected: str | None
 ) -> None:
@@ -165,6 +169,23 @@ def test_other_element_types_are_averaged(two: Ranks, dtype: type) -> None:
 
     for bucket, single in two.run(task):
         assert bucket.dtype == dtype and np.array_equal(bucket, single.astype(dtype))
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
+def test_lossless_is_exact_and_for_float32_only(two: Ranks, dtype: type) -> None:
+    """What is no float32 would be widened, and larger."""
+
+    def task(comm: Communicator) -> tuple[list[Codec | None], list[Array]]:
+        reducer = GradientReducer(comm, "lossless")
+        bucket, exact = gradient(comm).astype(dtype), gradient(comm).astype(dtype)
+        found = [reducer.reduce(bucket, SPANS, 0)]
+        comm.all_reduce(exact, op=ReduceOp.AVG)
+        assert reducer.state_dict()["errors"] == {}
+        return found, [bucket, exact]
+
+    results = two.run(task)
+    assert used(results) == [parse_codec("lossless") if dtype is np.float32 else None]
+    assert np.array_equal(*results[0][1])
 
 
 def test_a_wrong_bucket_is_refused(two: Ranks) -> None:

@@ -120,6 +120,34 @@ void test_rows_are_independent() {
   CHECK_EQ(residual[350], 0.0F);
 }
 
+// Every vector has exactly the size that is needed here, too.
+void test_lossless_codes_come_back_and_what_is_cut_off_is_refused() {
+  std::mt19937 random(10);
+  for (std::size_t count : {0, 1, 2, 255, 256, 257, 511, 512, 1000})
+    for (std::uint32_t keep : {0xFFFFFFFFu, 0x83FFFFFFu, 0xFFFF0000u, 0x7F800000u, 0u}) {
+      std::vector<std::uint32_t> words(count);
+      for (std::uint32_t& word : words) word = static_cast<std::uint32_t>(random()) & keep;
+      std::vector<std::uint8_t> first;
+      for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512}) {
+        if (isa > best_isa()) continue;
+        const LosslessCodec codec = lossless_codec(isa);
+        const auto n = static_cast<std::int64_t>(count);
+        std::vector<std::uint8_t> room(static_cast<std::size_t>(lossless_most_bytes(n)));
+        const std::size_t bytes = codec.encode(words.data(), n, room.data());
+        CHECK(bytes <= room.size());
+        const std::vector<std::uint8_t> code(room.begin(), room.begin() + static_cast<std::ptrdiff_t>(bytes));
+        if (isa == Isa::portable) first = code;
+        CHECK(code == first);
+        std::vector<std::uint32_t> out(count);
+        CHECK(codec.decode(code.data(), bytes, out.data(), n, false) && out == words);
+        for (std::size_t less = 1; less <= bytes; less += 1 + bytes / 50) {
+          const std::vector<std::uint8_t> cut(code.begin(), code.end() - static_cast<std::ptrdiff_t>(less));
+          CHECK(!codec.decode(cut.data(), cut.size(), out.data(), n, false));
+        }
+      }
+    }
+}
+
 void test_there_is_no_codec_for_integers() {
   CHECK(block_codec(CodecId::int8, DType::int32, Isa::portable).encode == nullptr);
   CHECK(block_codec(static_cast<CodecId>(99), DType::float32, Isa::portable).encode == nullptr);
@@ -175,6 +203,7 @@ int main() {
   return testing::run_tests({
       {"codecs stay in their arrays, and variants agree", test_codecs_stay_in_their_arrays_and_variants_agree},
       {"rows are independent", test_rows_are_independent},
+      {"lossless codes come back, and what is cut off is refused", test_lossless_codes_come_back_and_what_is_cut_off_is_refused},
       {"there is no codec for integers", test_there_is_no_codec_for_integers},
       {"selection", test_selection},
       {"check sums see a changed byte at every length", test_check_sums_see_a_changed_byte_at_every_length},

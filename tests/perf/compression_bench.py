@@ -1,7 +1,8 @@
 """`make bench-compression`: what compression must show, as claims in out/bench/compression.json; 1 if one is missed.
 
-``python tests/perf/compression_bench.py [--part codecs,sparse,auto,shm,digits,bytes]``. Times are taken in turns, in
-one run. Trainings (digits: 8 minutes, bytes: 12) want two quiet cores; records of those that are done are kept.
+``python tests/perf/compression_bench.py [--part codecs,sparse,auto,shm,hosts,lossless,digits,bytes]``. Times
+are taken in turns, in one run. Trainings (digits: 8 minutes, bytes: 12) want two quiet cores; records of those that are
+done are kept.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from lab import Lab  # noqa: E402
 from nodes import Nodes  # noqa: E402
 
 from hccl_py.buffers import describe  # noqa: E402
-from hccl_py.codecs import top_indices, whole  # noqa: E402
+from hccl_py.codecs import decode_lossless, encode_lossless, top_indices, whole  # noqa: E402
 from hccl_py.compression.blocks import BlockCodec  # noqa: E402
 from hccl_py.compression.codecs import builtin_codecs, parse_codec  # noqa: E402
 from hccl_py.core.env import child_environ  # noqa: E402
@@ -45,6 +46,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "auto": ("auto_200", "auto_1000"),
     "shm": ("auto_shm",),
     "hosts": (),
+    "lossless": (),
     "digits": ("volume_digits", "volume_digits_quality", "most_digits", "most_digits_quality", "switching"),
     "bytes": ("volume_lm", "volume_lm_loss", "volume_lm_deviation", "most_lm", "most_lm_loss"),
 }
@@ -66,6 +68,11 @@ def codecs(claims: Claims) -> None:
         calls[f"{name} encode"] = lambda table=table, mine=mine: table.encode(describe(values, "values"), mine)  # type: ignore[misc]
         calls[f"{name} decode"] = lambda table=table, mine=mine: table.decode(mine, describe(out, "out"))  # type: ignore[misc]
         calls[f"{name} add"] = lambda table=table, mine=mine: table.decode(mine, describe(out, "out"), add=True)  # type: ignore[misc]
+    words = np.zeros(parse_codec("lossless").wire_bytes(COUNT), np.uint8)
+    mine = words[: encode_lossless(values, words)].copy()
+    calls["lossless encode"] = lambda: encode_lossless(values, words)
+    calls["lossless decode"] = lambda mine=mine: decode_lossless(mine, out)  # type: ignore[misc]
+    calls["lossless add"] = lambda mine=mine: decode_lossless(mine, out, add=True)  # type: ignore[misc]
     calls["topk 1%"] = lambda: top_indices(values, COUNT // 100)
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(ROUNDS):
@@ -148,6 +155,20 @@ def hosts(_: Claims) -> None:
         samples = found["samples"]
         times = ", ".join(f"{name} {_ms(each)}" for name, each in samples.items())
         print(f"all_reduce of 16 MiB by 2 x 2 ranks, {codec}: {times}")
+
+
+def lossless(_: Claims) -> None:
+    """Exact against lossless all_reduce at 1 Gbit/s; printed only."""
+    for what, places in (("gradients", (0, 1)), ("normal", (0, 1)), ("normal", (0, 1, 2, 3))):
+        found = _in_lab("lossless", "1Gbit/s", places, "lossless_steps", what=what, rounds=15)
+        samples, ranks = found["samples"], len(places)
+        gains = [a / b for a, b in zip(samples["exact"], samples["lossless"], strict=True)]
+        saved = 1 - found["sent"] / (2 * (ranks - 1) / ranks * found["bytes"])
+        print(
+            f"all_reduce of {found['bytes'] / 2**20:.1f} MiB, {what}, {ranks} ranks: exact {_ms(samples['exact'])}, "
+            f"lossless {_ms(samples['lossless'])}, {saved:.1%} of the bytes saved: {median(gains):.3f}x "
+            f"({min(gains):.3f} to {max(gains):.3f}, n = {len(gains)})"
+        )
 
 
 Runs = dict[str, dict[int, dict[str, Any]]]  # by variant and seed: result and received_bytes
@@ -263,6 +284,7 @@ MEASURES: dict[str, Callable[[Claims], None]] = {
     "auto": auto,
     "shm": shm,
     "hosts": hosts,
+    "lossless": lossless,
     "digits": digits,
     "bytes": byte_model,
 }

@@ -23,6 +23,7 @@ from hccl_py.compression.codecs import parse_codec
 from hccl_py.compression.feedback import ErrorFeedback
 from hccl_py.compression.span import Span
 from hccl_py.core.types import ReduceOp
+from hccl_py.demo.tasks import ByteModel, standard_library
 
 Tell = Callable[[str], None]
 Samples = dict[str, list[float]]
@@ -105,6 +106,37 @@ def codec_steps(tell: Tell, codec: str, elements: int, rounds: int) -> dict[str,
         reduce = CompressedAllReduce(comm, parse_codec(codec), feedback=ErrorFeedback())
         calls = {"exact": lambda: comm.all_reduce(values, out), codec: lambda: reduce(values, out)}
         return {"samples": _in_turns(comm.barrier, calls, rounds)}
+
+
+def lossless_steps(tell: Tell, what: str, rounds: int) -> dict[str, Any]:
+    """Seconds of an exact and of a lossless all_reduce, in turns. ``what``: "normal" values, or "gradients"."""
+    with hccl_py.init() as comm:
+        if what == "normal":
+            values = np.random.default_rng(comm.rank).standard_normal(1 << 22).astype(np.float32)
+        else:
+            values = _gradients(comm.rank)
+        reduce = CompressedAllReduce(comm, "lossless")
+        exact, out = np.empty_like(values), np.empty_like(values)
+        calls = {"exact": lambda: comm.all_reduce(values, exact), "lossless": lambda: reduce(values, out)}
+        samples = _in_turns(comm.barrier, calls, rounds)
+        assert comm.size > 2 or np.array_equal(exact, out)  # of more ranks, the plan's order is another
+        return {"samples": samples, "bytes": values.nbytes, "sent": reduce.sent_bytes / (rounds + 1)}
+
+
+def _gradients(rank: int) -> np.ndarray[Any, Any]:
+    """Of the byte-level language model after some steps, each rank with texts of its own."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    text = standard_library(limit_bytes=1 << 20)
+    model = ByteModel(width=256, layers=5, length=64)
+    optimizer, random = torch.optim.AdamW(model.parameters(), lr=1e-3), np.random.default_rng(rank)
+    for _ in range(12):
+        starts = random.integers(0, len(text) - 65, 8)
+        batch = torch.from_numpy(np.stack([text[at : at + 65] for at in starts]).astype(np.int64))
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten()).backward()
+        optimizer.step()
+    return np.concatenate([p.grad.numpy().ravel() for p in model.parameters() if p.grad is not None])
 
 
 def _in_turns(barrier: Callable[[], Any], calls: dict[str, Callable[[], Any]], rounds: int) -> Samples:

@@ -73,7 +73,7 @@ class Compressor:
     @property
     def cuts(self) -> bool:
         """True if buckets may cut parameters: blocks of 256 are the same wherever, what is largest in a part is not."""
-        return all(isinstance(codec, BlockCodec) for codec in self._reducer.codecs)
+        return all(codec.exact or isinstance(codec, BlockCodec) for codec in self._reducer.codecs)
 
     def check(self, plan: BucketPlan) -> None:
         """Raise ConfigError if the cuts of ``plan`` would change what codecs make of a parameter."""

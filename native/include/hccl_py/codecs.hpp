@@ -40,6 +40,18 @@ struct BlockCodec {
 // Null functions where there is no such codec, element type or variant.
 BlockCodec block_codec(CodecId id, DType dtype, Isa isa);
 
+// The lossless codec: words of float32 to fewer bytes. `out` has room for `lossless_most_bytes(count)`; returns how many
+// were written. Decoding stores words, or adds floats; false where the bytes are no code of `count` words (what it has
+// done so far stays).
+struct LosslessCodec {
+  std::size_t (*encode)(const std::uint32_t* in, std::int64_t count, std::uint8_t* out);
+  bool (*decode)(const std::uint8_t* in, std::size_t bytes, void* out, std::int64_t count, bool add);
+};
+LosslessCodec lossless_codec(Isa isa);  // null functions where there is no such variant
+constexpr std::int64_t lossless_most_bytes(std::int64_t count) {
+  return count / 256 * (3 + 4 * 256) + (count % 256 != 0 ? 1 + 4 * (count % 256) : 0);
+}
+
 // A run of numbers is checked by two sums over its 32-bit words (Fletcher): any one or two changed words are seen.
 struct CheckSums {
   std::uint64_t plain, weighted;

@@ -12,7 +12,7 @@ def test_ddp_trains_with_compressed_gradients(torchrun):
 
 
 def test_our_ddp_compresses(torchrun):
-    torchrun("ddp_compression.py", 2, timeout_s=300.0).passed("PASSED 9:")
+    torchrun("ddp_compression.py", 2, timeout_s=300.0).passed("PASSED 10:")
 
 
 def test_a_killed_training_goes_on_bit_for_bit(torchrun, tmp_path):

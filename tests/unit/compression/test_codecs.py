@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hccl_py import _native
 from hccl_py.buffers import describe
-from hccl_py.codecs import decode, encode, encode_values, native_sums, whole
+from hccl_py.codecs import decode, decode_lossless, encode, encode_values, native_sums, whole
 from hccl_py.compression.blocks import BlockCodec
 from hccl_py.compression.codec import Array, Codec, CodecId
 from hccl_py.compression.codecs import builtin_codecs, codec_of, parse_codec
@@ -25,7 +25,7 @@ from hccl_py.core.types import DType
 
 TEXTS = [
     "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8", "int4", "sign", "topk:0.05", "topk:1", "randomk:0.05",
-    "threshold:0.7", "blocksparse:0.3", "powersgd:2",
+    "threshold:0.7", "blocksparse:0.3", "powersgd:2", "lossless",
 ]  # fmt: skip
 BLOCK_TEXTS = TEXTS[:7]
 ISAS = ["portable", "avx2", "avx512"]
@@ -70,7 +70,7 @@ def native_code(codec: Codec, values: Array, isa: str, offset: int) -> Array:
 
 def check_native(codec: Codec, values: Array, offset: int = 0) -> None:
     expected = codec.encode(values, DRAW, offset)
-    for isa in isas() if isinstance(codec, BlockCodec) else isas()[-1:]:
+    for isa in isas() if codec.exact or isinstance(codec, BlockCodec) else isas()[-1:]:
         code = native_code(codec, values, isa, offset)
         assert code.tobytes() == expected.tobytes(), (codec, isa)
         if isinstance(codec, BlockCodec):
@@ -81,6 +81,13 @@ def check_native(codec: Codec, values: Array, offset: int = 0) -> None:
             wanted = np.ones_like(values)
             codec.decode_add(code, wanted)
             assert_same(total, wanted)
+        if codec.exact:
+            out, total = np.empty_like(values), np.ones_like(values)
+            decode_lossless(code, out, isa=isa)
+            assert out.tobytes() == values.tobytes() == codec.decode(code, len(values)).tobytes()
+            decode_lossless(code, total, add=True, isa=isa)
+            with np.errstate(all="ignore"):
+                assert_same(total, np.ones_like(values) + values)
 
 
 def assert_same(a: Array, b: Array) -> None:
@@ -131,7 +138,7 @@ def test_bounds_hold_on_special_arrays(text: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name.lower())
-@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("text", [text for text in TEXTS if text != "lossless"])
 def test_every_element_type_is_widened_and_narrowed(text: str, dtype: DType) -> None:
     codec = parse_codec(text)
     kind = {DType.BFLOAT16: ml_dtypes.bfloat16, DType.FLOAT16: np.float16, DType.FLOAT64: np.float64}
@@ -146,6 +153,78 @@ def test_every_element_type_is_widened_and_narrowed(text: str, dtype: DType) -> 
         wanted = narrow(back, dtype)
     got = decode(frame, DRAW)
     assert_same(widen(got, dtype), widen(wanted, dtype))
+
+
+words = st.lists(st.integers(0, (1 << 32) - 1), max_size=600).map(lambda values: np.array(values, np.uint32))
+# Exponents near each other, with a few that are far: what the code is made for.
+near = st.builds(
+    lambda seed, width, count, far: _near(seed, width, count, far),
+    st.integers(0, 99), st.integers(0, 8), st.integers(0, 700), st.integers(0, 40),
+)  # fmt: skip
+
+
+def _near(seed: int, width: int, count: int, far: int) -> Array:
+    rng = np.random.default_rng(seed)
+    exponents = 255 - rng.integers(0, 1 << width, count)
+    exponents[rng.integers(0, count, far if count else 0)] = rng.integers(0, 256, far if count else 0)
+    mantissas = rng.integers(0, 1 << 23, count) & rng.choice([0x7FFFFF, 0x7F0000, 0])
+    return (exponents << 23 | mantissas | rng.integers(0, 2) << 31).astype(np.uint32)
+
+
+@settings(max_examples=60, deadline=None)
+@given(bits=st.one_of(words, near))
+def test_lossless_keeps_all_bits_and_is_never_much_larger(bits: Array) -> None:
+    """Of float32, and as upper halves of words those of float16 and bfloat16: NaN with what they carry, too."""
+    codec = parse_codec("lossless")
+    check_native(codec, bits.view(np.float32))
+    halves = (bits >> np.uint32(16)).astype(np.uint16)
+    for array in (bits.view(np.float32), halves.view(np.float16), halves.view(ml_dtypes.bfloat16)):
+        frame = encode(codec, array)
+        assert decode(frame).tobytes() == array.tobytes()
+        assert len(frame) - 72 <= array.nbytes + 3 * -(-len(array) // 256)
+
+
+def test_lossless_makes_floats_smaller() -> None:
+    """26.9 to 27.7 bits of normal values; a block of zeros has 3 bytes; bfloat16 of them is under 12 bits."""
+    codec = parse_codec("lossless")
+    normal = np.random.default_rng(0).standard_normal(1 << 16).astype(np.float32)
+    share = len(encode_values(codec, normal, DRAW)) / normal.size * 8
+    assert share == pytest.approx(codec.bits_per_element, abs=0.4)
+    assert len(encode_values(codec, np.zeros(1 << 16, np.float32), DRAW)) == 3 * 256
+    assert len(encode(codec, normal.astype(ml_dtypes.bfloat16))) * 8 < 12 * normal.size
+    relu = np.where(normal > 0, normal, np.float32(0))
+    assert len(encode_values(codec, relu, DRAW)) < 0.96 * relu.nbytes
+
+
+def test_lossless_refuses_float64() -> None:
+    with pytest.raises(ConfigError, match="float64"):
+        encode("lossless", np.zeros(5))
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_a_lossless_code_that_lies_is_refused_or_has_its_size(data: st.DataObject) -> None:
+    """Without check sums. Native code and reference refuse the same, and give the same; nothing is read beyond."""
+    codec = parse_codec("lossless")
+    values = _near(data.draw(st.integers(0, 9)), data.draw(st.integers(0, 8)), data.draw(st.integers(1, 600)), 9)
+    code = encode_values(codec, values.view(np.float32), DRAW).copy()
+    for _ in range(data.draw(st.integers(0, 3))):
+        place = data.draw(st.one_of(st.integers(0, len(code) - 1), st.integers(0, 3)).filter(lambda p: p < len(code)))
+        code[place] = data.draw(st.integers(0, 255))
+    code = code[: len(code) - data.draw(st.sampled_from([0, 0, 1, 5, 300]))].copy()
+    count = max(0, len(values) + data.draw(st.sampled_from([0, 0, -1, 1, 256])))
+    try:
+        wanted = codec.decode(code, count)
+    except TransportError:
+        wanted = None
+    for isa in isas():
+        out = np.zeros(count, np.float32)
+        if wanted is None:
+            with pytest.raises(TransportError):
+                decode_lossless(code, out, isa=isa)
+        else:
+            decode_lossless(code, out, isa=isa)
+            assert out.tobytes() == wanted.tobytes()
 
 
 @pytest.mark.parametrize("text", BLOCK_TEXTS)

@@ -18,7 +18,7 @@ from hccl_py.core.errors import TransportError
 from hccl_py.core.types import DType
 
 TEXTS = ["fp16", "fp8_e4m3", "int8", "int4", "sign", "topk:0.1", "threshold:0.5", "randomk:0.1", "blocksparse:0.5"]
-TEXTS.append("powersgd:2")
+TEXTS += ["powersgd:2", "lossless"]
 FRAMES = {text: encode(text, np.linspace(-1, 1, 700).astype(np.float32)) for text in TEXTS}
 
 

@@ -58,6 +58,19 @@ def test_a_gain_that_is_too_small_is_left_alone() -> None:
     assert choose(MIB, 4, link, {INT8: SPEED}, 1.0, least_gain=gain * 1.01).codec is None
 
 
+LOSSLESS = parse_codec("lossless")
+
+
+def test_without_an_error_budget_the_lossless_codec_is_taken_where_it_is_faster() -> None:
+    speeds = {codec: SPEED for codec in (INT8, LOSSLESS)}
+    slow = choose(16 * MIB, 2, Link(118e6), speeds, most_error=0.0)
+    assert slow.codec == LOSSLESS and 1.03 < slow.exact_s / slow.compressed_s < 1.17
+    assert choose(16 * MIB, 2, Link(2e9), speeds, most_error=0.0).codec is None
+    assert choose(16 * MIB, 2, Link(118e6), speeds, most_error=0.02).codec == INT8
+    layers = choose_per_layer(LAYERS, [INT8, LOSSLESS], 0.0)
+    assert layers == {0: LOSSLESS, 1: LOSSLESS, 2: None, 3: None}
+
+
 def test_latency_and_ranks_count() -> None:
     assert exact_s(MIB, 1, Link(1e9)) == 0 < compressed_s(INT8, MIB, 1, Link(1e9), SPEED)
     assert exact_s(0, 4, Link(1e9, 1e-3)) == pytest.approx(2e-3)
@@ -66,7 +79,9 @@ def test_latency_and_ranks_count() -> None:
     assert many - few == pytest.approx(7 * 0.02 * MIB / 1e9, rel=1e-6)
 
 
-@pytest.mark.parametrize("text", ["fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8", "int4", "sign", "topk:0.01"])
+@pytest.mark.parametrize(
+    "text", ["fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8", "int4", "sign", "topk:0.01", "lossless"]
+)
 def test_expected_errors_are_those_of_normal_gradients(text: str) -> None:
     codec = parse_codec(text)
     values = np.random.default_rng(0).standard_normal(1 << 14).astype(np.float32)

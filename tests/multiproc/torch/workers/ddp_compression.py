@@ -29,7 +29,7 @@ os.environ["HCCL_PY_DETERMINISTIC"] = "1"
 RANK, SIZE = start(timeout_s=250.0)
 STEPS = 8
 BLOCKS = ("fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8", "int4", "sign")
-OTHERS = ("topk:0.05", "threshold:0.001", "randomk:0.1", "blocksparse:0.3", "powersgd:2")
+OTHERS = ("topk:0.05", "threshold:0.001", "randomk:0.1", "blocksparse:0.3", "powersgd:2", "lossless")
 SWITCH = "switching"
 SMALL_BUCKETS, LARGE_BUCKETS = 0.008, 1.0  # MiB
 
@@ -97,6 +97,13 @@ def trains_as_exact_does() -> None:
         assert losses != exact, text
         assert losses[-1] < exact[0] - (exact[0] - exact[-1]) * 0.4, (text, losses, exact)
         assert training.model.compressor.step == STEPS
+
+
+def lossless_trains_bit_for_bit_as_exact_does() -> None:
+    exact, lossless = Training(None), Training("lossless")
+    assert exact.steps(0, STEPS) == lossless.steps(0, STEPS)
+    assert torch.equal(exact.flat(), lossless.flat())
+    assert lossless.model.compression_state()["errors"] == {}
 
 
 def another_partition_changes_no_bit() -> None:
@@ -231,6 +238,7 @@ else:
     run_all(
         {
             "trains": trains_as_exact_does,
+            "lossless": lossless_trains_bit_for_bit_as_exact_does,
             "partitions": another_partition_changes_no_bit,
             "cuts": cuts_that_would_change_bits_are_refused,
             "resume": saved_and_resumed_is_the_same,
