@@ -196,14 +196,15 @@ class Bench:
         """Every power of two, ours alone."""
         steep, all_samples = {}, {}
         for ranks in (4, 8):
-            pieces = {
-                str(size): self._bench_command("all_reduce", size, size << 4, 2)
+            pieces = {  # each has a size more on either side: jobs differ, so a size's neighbours are of the same job
+                str(size): self._bench_command("all_reduce", max(4, size >> 1), min(size << 5, 64 << 20), 2)
                 for size in (4, 128, 4096, 1 << 17, 1 << 22)
             }
-            samples = samples_of(self._pieces(ranks, f"cliffs{ranks}", pieces))
-            all_samples |= {f"{ranks} ranks {key}": value for key, value in _plain(samples).items()}
-            steep[ranks] = worst_steepness(samples, "hccl_py")
-            print(f"{ranks} ranks: steepest size {steep[ranks]:.2f}x its neighbours' line (a cliff: {CLIFF})")
+            for piece, record in self._records(ranks, f"cliffs{ranks}", pieces).items():
+                samples = samples_of(record)
+                all_samples |= {f"{ranks} ranks from {piece} {key}": value for key, value in _plain(samples).items()}
+                steepest = steep[ranks, piece] = worst_steepness(samples, "hccl_py")
+                print(f"{ranks} ranks from {piece} B: at most {steepest:.2f}x its neighbours (a cliff: {CLIFF})")
         self._record("cliffs", max(steep.values()), all_samples, "-")
 
     def others(self) -> None:
@@ -299,6 +300,11 @@ class Bench:
 
     def _pieces(self, ranks: int, name: str, commands: Mapping[str, list[str]]) -> dict[str, Any]:
         """Return one record of what ``commands`` measure; each gets the name of its file as its last word."""
+        record = merged(list(self._records(ranks, name, commands).values()))
+        (RECORDS / f"{name}.json").write_text(json.dumps(record) + "\n", encoding="utf-8")
+        return record
+
+    def _records(self, ranks: int, name: str, commands: Mapping[str, list[str]]) -> dict[str, dict[str, Any]]:
         folder = RECORDS / name
         folder.mkdir(parents=True, exist_ok=True)
         files = {piece: folder / f"{piece}.json" for piece in commands}
@@ -310,9 +316,7 @@ class Bench:
                 unfinished = files[piece].with_suffix(".part")
                 self._ranks(ranks, command, unfinished)
                 unfinished.rename(files[piece])
-        record = merged([json.loads(file.read_text(encoding="utf-8")) for file in files.values()])
-        (RECORDS / f"{name}.json").write_text(json.dumps(record) + "\n", encoding="utf-8")
-        return record
+        return {piece: json.loads(file.read_text(encoding="utf-8")) for piece, file in files.items()}
 
     def _ranks(self, ranks: int, command: list[str], out: Path) -> dict[str, Any]:
         out.unlink(missing_ok=True)
