@@ -32,6 +32,7 @@ add_library(hccl_py_engine STATIC
   ${HCCL_PY_ENGINE_DIR}/group_connect.cpp
   ${HCCL_PY_ENGINE_DIR}/group_trouble.cpp
   ${HCCL_PY_ENGINE_DIR}/introduction.cpp
+  ${HCCL_PY_ENGINE_DIR}/placement.cpp
   ${HCCL_PY_ENGINE_DIR}/point_to_point.cpp
   ${HCCL_PY_ENGINE_DIR}/program.cpp
   ${HCCL_PY_ENGINE_DIR}/progress.cpp

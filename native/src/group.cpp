@@ -309,7 +309,9 @@ void Group::drive_until(Op& op) {
       waiter_.reset();
       continue;
     }
-    if (waiter_.pause()) continue;
+    const bool waits_on = waiter_.pause();
+    if (waiter_.spun_out()) placement_.spread_out();
+    if (waits_on) continue;
     if (op.deadline_ns == 0) op.deadline_ns = deadline(options_.timeout_s);
     check_health();
     if (op.pending() && options_.interrupted != nullptr && monotonic_ns() >= next_interrupt_ns_) {

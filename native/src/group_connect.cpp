@@ -208,6 +208,7 @@ void Group::set_up_board(Board board) {
   WaitPolicy policy = WaitPolicy::choose(static_cast<std::uint32_t>(local_ranks_.size()), options_.usable_cpus);
   if (options_.spins >= 0) policy.spins = static_cast<std::uint32_t>(options_.spins);
   waiter_ = Waiter(policy);
+  if (!hub_ && local_ranks_.size() <= options_.usable_cpus) placement_ = Placement(board_, my_local_);
   // Over loopback the others are threads of this process: they may need what our caller holds.
   first_spins_ = hub_ ? 0 : std::min(policy.spins, kFirstSpins);
 }

@@ -31,6 +31,7 @@ struct alignas(64) BoardRank {
   std::atomic<std::uint32_t> bell;                  // futex word
   alignas(64) std::atomic<std::uint32_t> closed;    // 1 once the rank has left
   std::atomic<std::uint32_t> locked;                // 1: it holds a lock that tells whether it lives, see ShmHost
+  std::atomic<std::uint32_t> core;                  // on which it waited last, + 1; 0: not known, see Placement
   std::uint32_t pid;
   std::int32_t rank;
   std::uint64_t probe_at;  // where in its private memory the rank keeps `probe`: peers try to read it there

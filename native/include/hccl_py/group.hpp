@@ -20,6 +20,7 @@
 #include "hccl_py/fork.hpp"
 #include "hccl_py/loopback.hpp"
 #include "hccl_py/op.hpp"
+#include "hccl_py/placement.hpp"
 #include "hccl_py/point_to_point.hpp"
 #include "hccl_py/segments.hpp"
 #include "hccl_py/shared_fold.hpp"
@@ -266,6 +267,7 @@ class Group : public std::enable_shared_from_this<Group> {
   std::uint64_t next_sequence_ = 1;
   std::unique_ptr<PointToPoint> p2p_;
   Waiter waiter_;
+  Placement placement_;
   std::uint32_t first_spins_ = 0;  // of begin_now()
   std::int64_t next_liveness_ns_ = 0;
   std::int64_t next_interrupt_ns_ = 0;

@@ -29,6 +29,8 @@ class Waiter {
   void reset();
   // Spins or yields once; false when it is time to sleep.
   bool pause();
+  // True right after the last spin.
+  bool spun_out() const { return turns_ == spins_ + 1; }
 
  private:
   WaitPolicy policy_;
