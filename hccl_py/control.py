@@ -32,13 +32,14 @@ from hccl_py.status import StatusFile
 # An exchange costs each rank about a millisecond of a core. Steps between exchanges: soon after something has happened
 # (the job has begun, steps have become slower or faster, a link is doubted, plans have changed), when it is quiet, and
 # at most.
-_EVERY, _QUIET_EVERY, _MOST_EVERY = 2, 4, 64
+_EVERY, _QUIET_EVERY, _MOST_EVERY = 2, 4, 256
 _LEAST_S, _QUIET_S, _QUIET_S_A_RANK = 0.2, 1.0, 0.05  # seconds between exchanges
 _LIVELY = 16  # exchanges for which something has just happened
-_ALARM = 1.3  # steps that take so much longer or shorter than usual are something that happens
+_ALARM = 1.3  # steps that take so much longer or shorter than usual, twice, are something that happens
+_SHARE, _QUIET_SHARE = 0.02, 0.003  # of the time, for exchanges, by the CPU time that they take on the busiest rank
 _MOST_CHANNELS, _MOST_BUCKETS, _MOST_RUNS = 64, 512, 8
 _DIGEST_BYTES = 64
-_HEAD_BYTES = _DIGEST_BYTES + 1
+_HEAD = struct.Struct("<64s?d")  # digest of the proposal, alarm, seconds of CPU that an exchange takes
 _RUN = struct.Struct("<IIQd")
 _log = logging.getLogger("hccl_py")
 _Clock = Callable[[], float]
@@ -52,8 +53,9 @@ class ControlLoop:
         numel, dtype: of each gradient, as in :class:`Timeline`; the same on all ranks.
         buckets: the partition that the training begins with.
         budgets: what may be spent on looking and changing.
-        free_buckets: False if somebody else cuts the buckets: only plans change then.
-        clock: seconds.
+        free_buckets: False if somebody else cuts the buckets: only plans, pieces and connections change then.
+        collective: what buckets are sent by; sizes are those of its blocks.
+        clock, cpu_clock: seconds, and seconds of CPU that this thread has used.
     """
 
     def __init__(
@@ -65,29 +67,36 @@ class ControlLoop:
         *,
         budgets: Budgets | None = None,
         free_buckets: bool = True,
+        collective: Collective = Collective.ALL_REDUCE,
         clock: _Clock = time.perf_counter,
+        cpu_clock: _Clock = time.thread_time,
     ) -> None:
-        self._engine, self._clock = engine, clock
+        self._engine, self._clock, self._cpu_clock = engine, clock, cpu_clock
         self._numel, self._dtype = tuple(numel), tuple(dtype)
         planner = engine.planner
         self._declared = planner.topology
         self._pricing = Pricing(
-            planner.placement, lambda topology: planner.table(Collective.ALL_REDUCE, topology=topology)
+            planner.placement,
+            lambda topology, channels: planner.table(collective, topology=topology, channels=channels),
         )
+        self._collective, self._channels_used = collective, 0
         self.policy = Policy(
             planner.topology, planner.placement, self._pricing, buckets, budgets,
-            free_plans=planner.free, free_buckets=free_buckets,
+            free_plans=planner.free, free_buckets=free_buckets, explore=True, most_channels=planner.channels,
         )  # fmt: skip
-        self._most_channels = min(_MOST_CHANNELS, (engine.size - 1) * (engine.env.connections or 2))
+        self._most_channels = min(_MOST_CHANNELS, (engine.size - 1) * planner.channels)
         self._exchange = Exchange(engine, self._most_bytes(_MOST_BUCKETS))
         self._digests = Exchange(engine, _DIGEST_BYTES)
         self._probes = Exchange(engine, 64 + _RUN.size * _MOST_RUNS)
-        for collective in (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.BARRIER):
-            engine.load(collective)  # now, and not in a step
+        for needed in (collective, Collective.ALL_GATHER, Collective.BARRIER):
+            engine.load(needed)  # now, and not in a step
         self._step = self._told = 0
         self._every, self._lively = _EVERY, _LIVELY
         self._proposal = Decision.keep(0, "")
         self._usual_s: float | None = None
+        self._alarmed = False
+        self._costs_s: list[float] = [0.0]  # of exchanges on this rank
+        self._shared_cost_s = 0.0  # of one, on the busiest
         self._slowed = False  # what has been adopted is for links that are not as declared
         self._last_s: float | None = None
         self._since_s, self._since_cpu_s = 0.0, 0.0  # the last exchange
@@ -122,9 +131,10 @@ class ControlLoop:
             return None
         if self._last_s is not None:
             self._steps.append((now_s - self._last_s, backward_s, exposed_s))
-        decision = None
+        decision, begin_s = None, self._cpu_clock()
         if self._exchange.under_way:
             decision = self._hear()
+            self._costs_s = [*self._costs_s[-4:], self._cpu_clock() - begin_s]
         if self._steps and self._step - self._told >= self._every:
             self._tell(np.asarray(ready_s, np.float32), buckets())
         self._step += 1
@@ -134,7 +144,7 @@ class ControlLoop:
     @property
     def quiet(self) -> bool:
         """True if nothing has happened for a while, so that ranks look at the network seldom."""
-        return not self._lively and not self._slowed
+        return not self._lively and not self._slowed and self.policy.settled
 
     def close(self) -> None:
         """Finish what is under way. Idempotent."""
@@ -158,7 +168,8 @@ class ControlLoop:
             self._step, self._engine.rank, step_s, backward_s, exposed_s, 0.0, cpu, self._channels(), runs
         )
         self._steps, self._told = [], self._step
-        data = self._proposal.digest.encode() + bytes([alarm]) + ready.tobytes() + measurement.to_bytes()
+        head = _HEAD.pack(self._proposal.digest.encode(), alarm, statistics.median(self._costs_s))
+        data = head + ready.tobytes() + measurement.to_bytes()
         self._exchange.start(data, self._most_bytes(len(self.policy.current.buckets)))
 
     def _channels(self) -> tuple[ChannelUse, ...]:
@@ -175,19 +186,25 @@ class ControlLoop:
 
     def _most_bytes(self, num_buckets: int) -> int:
         """Of what a rank tells about so many buckets."""
-        return _HEAD_BYTES + 128 + 40 * self._most_channels + 24 * num_buckets + 4 * len(self._numel)
+        return _HEAD.size + 128 + 40 * self._most_channels + 24 * num_buckets + 4 * len(self._numel)
 
     # ---- what is done about it
 
     def _hear(self) -> Decision | None:
-        size = _HEAD_BYTES + 4 * len(self._numel)
+        size = _HEAD.size + 4 * len(self._numel)
         measurements, ready, digests, alarm = [], [], set(), False
+        self._shared_cost_s = 0.0
         for row in self._exchange.finish():
-            digests.add(row[:_DIGEST_BYTES])
-            alarm = alarm or bool(row[_DIGEST_BYTES])
-            ready.append(np.frombuffer(row, np.float32, len(self._numel), _HEAD_BYTES))
+            digest, alarmed, cost_s = _HEAD.unpack_from(row)
+            digests.add(digest)
+            alarm = alarm or alarmed
+            self._shared_cost_s = max(self._shared_cost_s, cost_s)
+            ready.append(np.frombuffer(row, np.float32, len(self._numel), _HEAD.size))
             measurements.append(Measurement.from_bytes(row[size:]))
-        self._lively = _LIVELY if alarm else max(0, self._lively - 1)
+        self._lively = max(0, self._lively - 1)
+        if alarm:  # twice in a row: something happens; once: it may be noise, but the next exchange comes soon
+            self._lively = _LIVELY if self._alarmed else max(self._lively, 1)
+        self._alarmed = alarm
         proposal, self._proposal = self._proposal, Decision.keep(self._step, "")
         if len(digests) > 1:
             self._disagree()
@@ -206,9 +223,10 @@ class ControlLoop:
 
     def _pace(self, step_s: float) -> None:
         """When to exchange next: by what all ranks know, so that they do it at the same step."""
-        least, least_s = _EVERY, _LEAST_S
+        least, least_s, share = _EVERY, _LEAST_S, _SHARE
         if self.quiet:
-            least, least_s = _QUIET_EVERY, max(_QUIET_S, _QUIET_S_A_RANK * self._engine.size)
+            least, least_s, share = _QUIET_EVERY, max(_QUIET_S, _QUIET_S_A_RANK * self._engine.size), _QUIET_SHARE
+        least_s = max(least_s, self._shared_cost_s / share)
         self._every = min(max(math.ceil(least_s / max(step_s, 1e-6)), least), _MOST_EVERY)
 
     def _look(self, proposal: Decision) -> None:
@@ -244,9 +262,10 @@ class ControlLoop:
 
     def _adopt(self, decision: Decision) -> None:
         figures = {(e.src, e.dst): (e.bandwidth_Bps, e.latency_s) for e in decision.links}
-        topology = self._declared.with_estimates(figures)
-        if topology != self._engine.planner.topology:
-            self._engine.replan(topology, {Collective.ALL_REDUCE: self._pricing.table(topology)})
+        topology, channels = self._declared.with_estimates(figures), decision.tuning.channels
+        if topology != self._engine.planner.topology or channels != self._channels_used:
+            self._engine.replan(topology, {self._collective: self._pricing.table(topology, channels)})
+            self._channels_used = channels
         self.policy.adopt(decision)
         self._lively, self._slowed, self._usual_s = _LIVELY, bool(decision.links), None
         self._steps, self._told = [], self._step

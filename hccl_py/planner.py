@@ -60,6 +60,11 @@ class Planner:
         """True if plans follow the figures of the graph: nobody forces an algorithm for all_reduce."""
         return self._env.algorithm_for(Collective.ALL_REDUCE) is None and not self.policy.forced(Collective.ALL_REDUCE)
 
+    @property
+    def channels(self) -> int:
+        """Connections to a peer that plans may use."""
+        return self._env.connections or 2
+
     def adopt(self, topology: Topology) -> None:
         """Plan for a graph with other figures from now on.
 
@@ -71,9 +76,16 @@ class Planner:
         self.topology = topology
 
     def table(
-        self, collective: Collective, root: int = 0, uneven: bool = False, topology: Topology | None = None
+        self,
+        collective: Collective,
+        root: int = 0,
+        uneven: bool = False,
+        topology: Topology | None = None,
+        channels: int = 0,
     ) -> PlanTable:
         """The plans of one collective by size, for the graph in use or (``topology``) for one with other figures.
+
+        Plans use at most ``channels`` connections to a peer; 0: all that there are.
 
         Raises:
             PlanError: the algorithm that the user forces cannot serve.
@@ -93,7 +105,7 @@ class Planner:
                 one_round_limit_bytes=self._slot_bytes,
                 uneven=uneven,
                 declared=self._env.topology is not None,
-                channels=self._env.connections or 2,
+                channels=min(channels or self.channels, self.channels),
             )
 
         return table_by_size(limits, table)

@@ -36,6 +36,23 @@ class PlanChoice:
 
 
 @dataclass(frozen=True)
+class Tuning:
+    """What no model knows the price of, so it is tried.
+
+    Attributes:
+        chunk_bytes: a bucket travels as all_reduces of at most so many bytes; 0: as one.
+        channels: connections to a peer that plans may use; 0: all that there are.
+    """
+
+    chunk_bytes: int = 0
+    channels: int = 0
+
+    def __post_init__(self) -> None:
+        if self.chunk_bytes < 0 or self.channels < 0:
+            raise ConfigError(f"tuning: chunks of {self.chunk_bytes} bytes, {self.channels} channels: not below 0")
+
+
+@dataclass(frozen=True)
 class LinkFigures:
     """What a link of the topology is taken to do from now on."""
 
@@ -57,6 +74,7 @@ class Decision:
         choices: how each bucket travels (as many as buckets; empty if the partition stays).
         links: figures of links that differ from the topology's; plan tables are made for them.
         predicted_gain_s: seconds a step that this is predicted to save.
+        tuning: of all buckets.
 
     Raises:
         ConfigError: the number of choices is not that of the buckets.
@@ -69,6 +87,7 @@ class Decision:
     choices: tuple[PlanChoice, ...] = ()
     links: tuple[LinkFigures, ...] = ()
     predicted_gain_s: float = 0.0
+    tuning: Tuning = Tuning()
 
     def __post_init__(self) -> None:
         if len(self.choices) != (len(self.buckets) if self.buckets is not None else 0):
@@ -99,5 +118,6 @@ class Decision:
             [asdict(choice) for choice in self.choices],
             [[link.src, link.dst, link.bandwidth_Bps.hex(), link.latency_s.hex()] for link in self.links],
             self.predicted_gain_s.hex(),
+            asdict(self.tuning),
         ]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -9,7 +9,7 @@ Algorithms", INFOCOM 2019 (the merge condition there is this recurrence for an a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -95,10 +95,15 @@ def partition(timeline: Timeline, cost: LinkCost, *, most_bytes: int = MOST_BUCK
 
 def finish_s(plan: BucketPlan, timeline: Timeline, cost: LinkCost) -> tuple[float, ...]:
     """When each bucket is through, in seconds from the beginning of backward."""
+    return ends_s(plan, timeline, cost.of([bucket.num_bytes for bucket in plan.buckets]))
+
+
+def ends_s(plan: BucketPlan, timeline: Timeline, seconds: Iterable[float]) -> tuple[float, ...]:
+    """As :func:`finish_s`, where each bucket takes so many seconds."""
     ends, end = [], 0.0
-    for bucket, seconds in zip(plan.buckets, cost.of([b.num_bytes for b in plan.buckets]), strict=True):
+    for bucket, took_s in zip(plan.buckets, seconds, strict=True):
         ready = max(timeline.ready_s[span.parameter] for span in bucket.spans)
-        end = max(end, ready) + float(seconds)
+        end = max(end, ready) + float(took_s)
         ends.append(end)
     return tuple(ends)
 

@@ -4,8 +4,12 @@
 one when the job begins). In a change there is one decision: the arrangement (bucket partition and plan table) that is
 predicted to end backward's communication earliest, if that gains more than the hysteresis; and at most one more, back
 to what was before, if the gain does not come (:mod:`hccl_py.scheduler.probation`). So there are at most two switches a
-change, and none in a quiet network. What a network was left with is what it gets again, unless the model knows
-something clearly better: a link that is repaired brings the old arrangement back.
+change. What a network was left with is what it gets again, unless the model knows something clearly better: a link
+that is repaired brings the old arrangement back.
+
+[Note: trials] Once nothing has happened for a while, what the model cannot know is tried, if the caller explores: other
+bucket sizes, pieces of a bucket, connections (:mod:`hccl_py.scheduler.bandit`). Each is tried once in a network, stays
+if steps become shorter, else it is taken back; and then there is quiet.
 
 [Note: what is judged] The policy predicts the time from the beginning of backward to the end of the last bucket, so
 that is what it judges, of the rank that came last: what a program does between two steps does not count.
@@ -22,15 +26,16 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from hccl_py.core.errors import InternalError
+from hccl_py.core.errors import ConfigError, InternalError
+from hccl_py.scheduler.arrangement import Arrangement, Arranger
+from hccl_py.scheduler.bandit import LEAST_GAIN, Bandit
 from hccl_py.scheduler.buckets import BucketPlan
-from hccl_py.scheduler.decision import Decision, Kind, LinkFigures, PlanChoice
+from hccl_py.scheduler.decision import CODECS, Decision, Kind, LinkFigures
 from hccl_py.scheduler.estimate import Estimator, LinkEstimate
 from hccl_py.scheduler.measurement import Measurement, Probe, late_ranks
-from hccl_py.scheduler.partition import MOST_BUCKET_BYTES, LinkCost, finish_s, partition
+from hccl_py.scheduler.partition import MOST_BUCKET_BYTES
 from hccl_py.scheduler.pricing import Pricing
-from hccl_py.scheduler.probation import Verdict, gain_s, judge
-from hccl_py.scheduler.select import PlanTable
+from hccl_py.scheduler.probation import COMES, Verdict, gain_s, judge
 from hccl_py.scheduler.timeline import Timeline
 from hccl_py.topology.graph import Topology
 from hccl_py.topology.placement import Placement
@@ -43,7 +48,7 @@ _MOST_PROBES = 3  # before one step
 _QUIET, _QUIET_FAR = 16, 4  # measurements after which links are probed anyway; the latter while one is not as declared
 _MOST_PATIENCE = 32  # measurements between probes for suspicions that never come true
 _MOST_KNOWN = 16  # networks of which the arrangement is remembered
-_CLEARLY = 0.05  # a known arrangement is given up for a new one that is predicted to end so much earlier
+_CALM, _CALM_AGAIN = 6, 48  # measurements without a switch before something is tried; the latter after a change
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,7 @@ class Budgets:
         suspicion_share: share of all time that may be spent on probes, those that a suspicion asks for included.
         first_probe_s: what may be spent before any time has passed.
         most_bucket_bytes: of a bucket.
+        codecs: what buckets of float32 may be encoded with, "exact" among them.
     """
 
     least_gain: float = 0.03
@@ -64,14 +70,11 @@ class Budgets:
     suspicion_share: float = 0.01
     first_probe_s: float = 0.25
     most_bucket_bytes: int = MOST_BUCKET_BYTES
+    codecs: tuple[str, ...] = ("exact",)
 
-
-@dataclass(frozen=True)
-class Arrangement:
-    """Buckets, and the graph for which plans are chosen."""
-
-    buckets: BucketPlan
-    topology: Topology
+    def __post_init__(self) -> None:
+        if "exact" not in self.codecs or set(self.codecs) - set(CODECS):
+            raise ConfigError(f"codecs {self.codecs}: some of {', '.join(CODECS)} were expected, exact among them")
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,7 @@ class Outcome:
     predicted_gain_s: float
     achieved_gain_s: float | None = None
     taken_back: bool = False
+    trial: bool = False  # nothing was predicted
 
 
 @dataclass
@@ -93,6 +97,7 @@ class _Trial:
     before_s: tuple[float, ...]
     steps_s: list[float]
     outcome: Outcome
+    wanted_s: float  # the gain for which it was made; probation asks for a part of it
 
 
 class Policy:
@@ -106,6 +111,8 @@ class Policy:
         budgets: what may be spent.
         free_plans: False if the user forces an algorithm: plans stay as they are.
         free_buckets: False if somebody else cuts the buckets: they stay as they are.
+        explore: try what no model knows.
+        most_channels: connections to a peer.
     """
 
     def __init__(
@@ -118,9 +125,15 @@ class Policy:
         *,
         free_plans: bool = True,
         free_buckets: bool = True,
+        explore: bool = False,
+        most_channels: int = 1,
     ) -> None:
-        self._topology, self._placement, self._pricing = topology, placement, pricing
-        self._budgets, self._free_plans, self._free_buckets = budgets or Budgets(), free_plans, free_buckets
+        self._topology, self._placement, self._explores = topology, placement, explore
+        self._budgets = budgets = budgets or Budgets()
+        self._arranger = Arranger(
+            pricing, free_plans=free_plans, free_buckets=free_buckets, most_bucket_bytes=budgets.most_bucket_bytes,
+            codecs=budgets.codecs, most_channels=most_channels,
+        )  # fmt: skip
         self.current = Arrangement(buckets, topology)
         self.outcomes: list[Outcome] = []
         self.late: tuple[int, ...] = ()
@@ -138,8 +151,10 @@ class Policy:
         self._steps_s: list[float] = []  # since the change began, under the arrangement in use
         self._scale: float | None = None
         self._decided = False
+        self._bandit, self._explored, self._calm = Bandit(), not self._explores, _CALM
         self._wanted = _WARM
         self._trial: _Trial | None = None
+        self._ended: _Trial | None = None  # is taken back if the proposal is adopted
         self._proposal: tuple[str, Arrangement, _Trial | None] | None = None
         self._probed_at, self._probes = -1, 0
         self._quiet = _QUIET  # measurements since the last probe
@@ -148,7 +163,7 @@ class Policy:
     @property
     def settled(self) -> bool:
         """True if what is to be decided in the network as it is has been decided and judged."""
-        return self._decided and self._trial is None and self._proposal is None
+        return self._decided and self._explored and self._trial is None and self._proposal is None
 
     def estimates(self, step: int) -> tuple[LinkEstimate, ...]:
         """What links are believed to do."""
@@ -162,11 +177,11 @@ class Policy:
         """
         if self._proposal is None or self._proposal[0] != decision.digest:
             raise InternalError(f"step {decision.step}: a switch was adopted that was not the last one decided")
-        _, self.current, self._trial = self._proposal
+        ended, (_, self.current, self._trial) = self._ended, self._proposal
         if self._trial is not None:
             self.outcomes.append(self._trial.outcome)
-        self._proposal = None
-        self._steps_s = []
+        self._proposal = self._ended = None
+        self._steps_s = list(ended.before_s) if ended is not None else []  # taken back: what was is what is again
         self._estimator.forget_flows()
 
     # ---- events
@@ -193,7 +208,7 @@ class Policy:
         why = self._probe_wanted(step, measurements)
         if why:
             return Decision.probe(step, why)
-        return self._decide(step)
+        return self._try(step) or self._decide(step)
 
     def _complete(self, events: Iterable[Measurement | Probe]) -> tuple[list[Measurement], list[Probe]]:
         """What is new and there of all ranks, by rank."""
@@ -215,7 +230,8 @@ class Policy:
 
     def _take(self, measurements: Sequence[Measurement]) -> None:
         step_s = max(one.step_s for one in measurements)
-        self._time_s += step_s * max(1, min(one.step for one in measurements) - self._counted)
+        steps = max(1, min(one.step for one in measurements) - self._counted)
+        self._time_s += step_s * steps
         self._counted = max(one.step for one in measurements)
         self._quiet += 1
         self.late = late_ranks(measurements, 0.2 * step_s)
@@ -223,6 +239,8 @@ class Policy:
         self._steps_s.append(synced_s)
         if self._trial is not None:
             self._trial.steps_s.append(synced_s)
+            if self._trial.outcome.trial:
+                self._bandit.lose(steps * (synced_s - statistics.median(self._trial.before_s)))
         measured = self._communication_s(measurements)
         if measured is not None:
             self._scale = measured if self._scale is None else self._scale + 0.3 * (measured - self._scale)
@@ -230,15 +248,14 @@ class Policy:
     def _communication_s(self, measurements: Sequence[Measurement]) -> float | None:
         """What all_reduces took over what was predicted: what the model cannot know of this machine."""
         counts = {len(one.buckets) for one in measurements}
-        if len(counts) != 1 or counts == {0}:
+        if counts != {len(self.current.buckets)}:
             return None
         end, busy_s = 0.0, 0.0
         for runs in zip(*(one.buckets for one in measurements), strict=True):
             start = max(end, *(run.start_s for run in runs))
             end = max(start, *(run.end_s for run in runs))
             busy_s += end - start
-        cost = self._cost(self.current, self._estimator.topology(), scaled=False)
-        predicted_s = float(cost.of([run.num_bytes for run in measurements[0].buckets]).sum())
+        predicted_s = float(self._arranger.seconds(self.current, self._estimator.topology()).sum())
         return min(_MOST_SCALE, max(1 / _MOST_SCALE, busy_s / predicted_s)) if predicted_s > 0 else None
 
     # ---- the network
@@ -273,6 +290,7 @@ class Policy:
             self._leave(before)
             self._patience = 1
             self._decided, self._trial, self._scale = False, None, None
+            self._bandit, self._explored, self._calm = Bandit(), not self._explores, _CALM_AGAIN
             self._steps_s, self._wanted = [], _AFTER_CHANGE
         if self._estimator.doubtful and self._probes < _MOST_PROBES:
             return Decision.probe(step, "to confirm that a link has changed")
@@ -288,16 +306,6 @@ class Policy:
 
     # ---- arrangements
 
-    def _cost(self, arrangement: Arrangement, topology: Topology, *, scaled: bool = True) -> LinkCost:
-        cost = self._pricing.cost(self._pricing.table(arrangement.topology), topology)
-        scale = self._scale if scaled and self._scale is not None else 1.0
-        return LinkCost(cost.sizes_bytes, tuple(seconds * scale for seconds in cost.seconds))
-
-    def _end_s(self, arrangement: Arrangement, topology: Topology) -> float:
-        """When the last bucket is through, from the beginning of backward."""
-        assert self._timeline is not None
-        return finish_s(arrangement.buckets, self._timeline, self._cost(arrangement, topology))[-1]
-
     def _decide(self, step: int) -> Decision:
         if self._decided or self._trial is not None:
             return Decision.keep(step, "the network has not changed" if self._decided else "a switch is on probation")
@@ -305,33 +313,31 @@ class Policy:
             return Decision.keep(step, "too little was measured")
         self._decided = True
         topology = self._estimator.topology()
-        best = self._best(topology)
-        less_s = max(0.0, self._end_s(self.current, topology) - self._end_s(best, topology))
+        scale = 1.0 if self._scale is None else self._scale
+        known = self._known.get(topology.digest())
+        best = self._arranger.best(self.current, topology, self._timeline, scale, known)
+        now_s, then_s = (self._arranger.end_s(a, topology, self._timeline, scale) for a in (self.current, best))
+        less_s = max(0.0, now_s - then_s)
         before_s = tuple(self._steps_s[-_BEFORE:])
         what = self._what(topology)
         if less_s <= self._budgets.least_gain * statistics.median(before_s):
             return Decision.keep(step, f"{what}: nothing gains more than {self._budgets.least_gain:.0%} of the step")
         return self._switch(step, best, less_s, f"{what}: {less_s * 1e3:.1f} ms less to wait", before_s)
 
-    def _best(self, topology: Topology) -> Arrangement:
-        """What ends earliest; of what ends at nearly the same time what is known, of equal ones what changes least."""
-        assert self._timeline is not None
-        graphs = [self.current.topology]
-        if self._free_plans and topology != self.current.topology:
-            graphs.append(topology)
-        found = [self.current]
-        for graph in graphs:
-            arrangement = replace(self.current, topology=graph)
-            found.append(arrangement)
-            if self._free_buckets:
-                cost = self._cost(arrangement, topology)
-                cut = partition(self._timeline, cost, most_bytes=self._budgets.most_bucket_bytes)
-                found.append(replace(arrangement, buckets=cut))
-        best = min(found, key=lambda one: self._end_s(one, topology))
-        known = self._known.get(topology.digest())
-        if known is not None and self._end_s(known, topology) <= (1 + _CLEARLY) * self._end_s(best, topology):
-            return known
-        return best
+    def _try(self, step: int) -> Decision | None:
+        """The next trial of what no model knows, once all else is decided and steps have been calm."""
+        if self._explored or not self._decided or self._trial is not None or self._timeline is None:
+            return None
+        if len(self._steps_s) < self._calm or self._estimator.doubtful:
+            return None
+        before_s = tuple(self._steps_s[-_BEFORE:])
+        usual_s = statistics.median(before_s)
+        arm = self._bandit.next(self._arranger.arms(self.current, self._timeline), usual_s, self._time_s)
+        if arm is None:
+            self._explored = True
+            return None
+        self._bandit.begins(self.current, arm[1])
+        return self._switch(step, arm[1], 0.0, arm[0], before_s)
 
     def _what(self, topology: Topology) -> str:
         far = _figures(topology, self._topology)
@@ -344,23 +350,17 @@ class Policy:
     def _switch(
         self, step: int, to: Arrangement, less_s: float, why: str, before_s: tuple[float, ...] = (), back: bool = False
     ) -> Decision:
+        figures = _figures(to.topology, self._topology)
         decision = Decision(
-            Kind.SWITCH,
-            step,
-            why,
-            to.buckets,
-            self._choices(to),
-            _figures(to.topology, self._topology),
-            less_s,
-        )
-        trial = _Trial(self.current, before_s, [], Outcome(step, why, less_s))
-        self._proposal = decision.digest, to, None if back else trial
+            Kind.SWITCH, step, why, to.buckets, self._arranger.choices(to), figures, less_s, to.tuning
+        )  # fmt: skip
+        trial = None
+        if not back:
+            outcome = Outcome(step, why, less_s, trial=not less_s)
+            wanted_s = less_s or LEAST_GAIN / COMES * statistics.median(before_s)
+            trial = _Trial(self.current, before_s, [], outcome, wanted_s)
+        self._proposal = decision.digest, to, trial
         return decision
-
-    def _choices(self, arrangement: Arrangement) -> tuple[PlanChoice, ...]:
-        table: PlanTable = self._pricing.table(arrangement.topology)
-        plans = [table.choose(bucket.num_bytes).plan for bucket in arrangement.buckets.buckets]
-        return tuple(PlanChoice(plan.algorithm, plan.programs[0].channels) for plan in plans)
 
     # ---- probation
 
@@ -369,15 +369,18 @@ class Policy:
         trial = self._trial
         if trial is None:
             return None
-        verdict = judge(trial.before_s, trial.steps_s, trial.outcome.predicted_gain_s)
+        verdict = judge(trial.before_s, trial.steps_s, trial.wanted_s)
         if verdict is Verdict.OPEN:
-            return None
+            if not trial.outcome.trial or not self._bandit.exhausted(statistics.median(trial.before_s), self._time_s):
+                return None
+            verdict = Verdict.TAKEN_BACK
         self._trial = None
         came_s = gain_s(trial.before_s, trial.steps_s)
         worse = verdict is Verdict.TAKEN_BACK
         self.outcomes[-1] = replace(trial.outcome, achieved_gain_s=came_s, taken_back=worse)
         if not worse:
             return None
+        self._ended = trial
         what = f"{-came_s * 1e3:.1f} ms longer" if came_s < 0 else f"only {came_s * 1e3:.1f} ms less"
         return self._switch(step, trial.before, 0.0, f"taken back: steps took {what}", back=True)
 

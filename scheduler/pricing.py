@@ -19,22 +19,22 @@ class Pricing:
 
     Args:
         placement: of the ranks.
-        make: gives the table of all_reduce for a graph.
+        make: gives the table for a graph, and for so many connections to a peer (0: all).
         engine: what the engine itself costs.
     """
 
     def __init__(
-        self, placement: Placement, make: Callable[[Topology], PlanTable], engine: EngineCosts | None = None
+        self, placement: Placement, make: Callable[[Topology, int], PlanTable], engine: EngineCosts | None = None
     ) -> None:
         self._placement, self._make, self._engine = placement, make, engine
-        self._tables: dict[str, PlanTable] = {}
+        self._tables: dict[tuple[str, int], PlanTable] = {}
         self._costs: dict[tuple[int, str], tuple[PlanTable, LinkCost]] = {}
 
-    def table(self, topology: Topology) -> PlanTable:
+    def table(self, topology: Topology, channels: int = 0) -> PlanTable:
         """The plans that are chosen for this graph."""
-        key = topology.digest()
+        key = topology.digest(), channels
         if key not in self._tables:
-            self._tables[key] = self._make(topology)
+            self._tables[key] = self._make(topology, channels)
         return self._tables[key]
 
     def cost(self, table: PlanTable, topology: Topology) -> LinkCost:

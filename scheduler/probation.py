@@ -12,7 +12,7 @@ MOST = 12  # then it is judged by what there is
 _CERTAIN = 2.5  # standard errors, of what is to stay
 _SUSPECT = 1.5  # and of what is taken back: harm costs every step
 _LEAST_NOISE = 0.01  # relative, of one measurement
-_COMES = 0.25  # share of the predicted gain that must come, where it can be told
+COMES = 0.25  # share of the predicted gain that must come, where it can be told
 
 
 class Verdict(Enum):
@@ -24,8 +24,8 @@ class Verdict(Enum):
 
 
 def gain_s(before_s: Sequence[float], after_s: Sequence[float]) -> float:
-    """Seconds that a step has become shorter."""
-    return statistics.median(before_s) - statistics.median(after_s[1:])
+    """Seconds that a step has become shorter; the first one after counts only if it is alone."""
+    return statistics.median(before_s) - statistics.median(after_s[1:] or after_s)
 
 
 def judge(before_s: Sequence[float], after_s: Sequence[float], predicted_s: float) -> Verdict:
@@ -46,7 +46,7 @@ def judge(before_s: Sequence[float], after_s: Sequence[float], predicted_s: floa
     off = [abs(x - statistics.median(group)) for group in (before_s, after_s) for x in group]
     noise = max(1.48 * statistics.median(off), _LEAST_NOISE * statistics.median(before_s))
     error = 1.25 * noise * math.sqrt(1 / len(before_s) + 1 / len(after_s))  # 1.25: of a median, not of a mean
-    wanted = _COMES * predicted_s
+    wanted = COMES * predicted_s
     if gain < wanted - _SUSPECT * error:
         return Verdict.TAKEN_BACK
     if gain > wanted + _CERTAIN * error:

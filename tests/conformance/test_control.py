@@ -35,7 +35,7 @@ def train(comm: Communicator, steps: int, stray: int | None = None) -> list[tupl
     """Steps of a job whose all_reduces take long, by its own account; (step, digest of its buckets) of each switch."""
     clock, found = Clock(), []
     plan = BucketPlan.fixed(NUMEL, DTYPE, 1 << 20, range(COUNT - 1, -1, -1))
-    loop = ControlLoop(comm.engine, NUMEL, DTYPE, plan, clock=clock)
+    loop = ControlLoop(comm.engine, NUMEL, DTYPE, plan, clock=clock, cpu_clock=lambda: 0.0)
     data = np.ones(sum(NUMEL), np.float32)
     for step in range(steps):
         begin = 0
@@ -81,8 +81,9 @@ def test_quick_steps_are_told_less_often() -> None:
         for step_s in (0.5, 0.15, 0.0001):
             clock = Clock()
             loop = ControlLoop(
-                comm.engine, NUMEL, DTYPE, BucketPlan.fixed(NUMEL, DTYPE, 1 << 20, range(COUNT)), clock=clock
-            )
+                comm.engine, NUMEL, DTYPE, BucketPlan.fixed(NUMEL, DTYPE, 1 << 20, range(COUNT)), clock=clock,
+                cpu_clock=lambda: 0.0,
+            )  # fmt: skip
             told, before = [], False
             for step in range(1500):
                 clock.now_s += step_s
@@ -95,7 +96,38 @@ def test_quick_steps_are_told_less_often() -> None:
         return found
 
     with Ranks("shm", 2) as ranks:
-        assert ranks.run(task) == [[4, 7, 64]] * 2
+        assert ranks.run(task) == [[4, 7, 256]] * 2
+
+
+def test_exchanges_that_cost_much_are_made_less_often() -> None:
+    """By what the busiest rank says, so all at the same steps."""
+
+    def task(comm: Communicator) -> list[int]:
+        clock, cpu = Clock(), Clock()
+        plan = BucketPlan.fixed(NUMEL, DTYPE, 1 << 20, range(COUNT))
+        loop = ControlLoop(comm.engine, NUMEL, DTYPE, plan, clock=clock, cpu_clock=cpu)
+        told = []
+        for step in range(400):
+            clock.now_s += 0.1
+            under_way = loop._exchange.under_way
+            if under_way and comm.rank == 1:
+                hear = loop._hear
+
+                def costly(hear: Any = hear) -> Any:
+                    cpu.now_s += 0.05
+                    return hear()
+
+                loop._hear = costly  # type: ignore[method-assign]
+            loop.step([0.01] * COUNT, backward_s=0.01, exposed_s=0.01)
+            loop.__dict__.pop("_hear", None)
+            if loop._exchange.under_way:
+                told.append(step)
+        loop.close()
+        return [b - a for a, b in zip(told[-3:], told[-2:], strict=False)]
+
+    with Ranks("shm", 2) as ranks:
+        found = ranks.run(task)
+    assert found[0] == found[1] and min(found[0]) >= 25  # 50 ms in 2.5 s
 
 
 def test_a_world_of_one_has_nothing_to_decide() -> None:

@@ -94,6 +94,8 @@ class Contest:
 
     def __init__(self, name: str, groups: list[Any]) -> None:
         self.trained = {"ours": self._trained(name, groups[0], None)}
+        self.trained["off"] = self._trained(name, groups[1], None)
+        self.trained["off"][0]._adapts = False  # the same without a scheduler: what the comparison itself is worth
         self.trained |= {f"{cap:g} MiB": self._trained(name, groups[1], cap) for cap in CAPS_MIB}
 
     def _trained(self, name: str, group: Any, cap: float | None) -> tuple[Any, torch.optim.Optimizer]:

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Variable
 
 from hccl_py.core.errors import ConfigError
-from hccl_py.core.types import Collective, DType, ReduceOp
+from hccl_py.core.types import DType, ReduceOp
 from hccl_py.scheduler.buckets import BucketPlan
+from hccl_py.scheduler.decision import Tuning
 from hccl_py.scheduler.timeline import Timeline
 from hccl_py.torch.ddp.arena import Arena
 from hccl_py.torch.ddp.compressor import Compressor
@@ -26,15 +27,10 @@ from hccl_py.torch.ddp.hooks import CommHook, GradBucket, HookWork
 from hccl_py.torch.ddp.layout import Bucket, Layout, orders
 from hccl_py.torch.ddp.parameters import Parameters
 from hccl_py.torch.process_group import HcclProcessGroup
+from hccl_py.torch.sums import Started, start_narrow_sum, start_sum
 
-_ALL_REDUCE, _SUM, _AVG = int(Collective.ALL_REDUCE), int(ReduceOp.SUM), int(ReduceOp.AVG)
+_AVG = int(ReduceOp.AVG)
 _now_s = time.perf_counter
-
-
-class _Started(Protocol):
-    def wait(self) -> None: ...
-
-    def done(self) -> bool: ...
 
 
 class Reducer:
@@ -70,13 +66,14 @@ class Reducer:
         if compressor is not None:
             compressor.check(plan)
         self._layout = Layout(plan, parameters, self._arena)
+        self._tuning, self._narrow = Tuning(), ()  # type: Tuning, tuple[bool, ...]
         self._hook: tuple[CommHook, Any] | None = None
         self._divisor = float(group.size())
         self._armed = False  # a forward pass has asked for a reduction that is not over
         self._begun = False  # a gradient of it is there
         self._queued = False  # its end is
         self._next = 0  # the bucket to start next
-        self._works: list[_Started | None] = []
+        self._works: list[Started | None] = []
         self._used = bytearray(count)  # by index: has it had a gradient since the last reduction?
         self._used_anywhere = bytes([1]) * count
         self._used_work: tuple[Any, Tensor] | None = None
@@ -108,21 +105,28 @@ class Reducer:
         """The partition in memory."""
         return self._layout
 
-    def adopt(self, plan: BucketPlan) -> None:
+    def adopt(self, plan: BucketPlan, tuning: Tuning | None = None, codecs: Sequence[str] = ()) -> None:
         """Use another partition from now on. All ranks must do so between the same two steps.
 
         What ``.grad`` of the parameters hold stays; tensors that were taken from ``.grad`` before do not follow.
+
+        Args:
+            plan: the partition.
+            tuning: None: the usual one.
+            codecs: of each bucket: "exact" or (float32) "bf16"; empty: all exact.
 
         Raises:
             ConfigError: a reduction is under way, or the plan is not one for these parameters.
         """
         if self._begun:
             raise ConfigError("a bucket plan can be adopted between steps only, and a reduction is under way")
-        if plan == self.plan:
-            return
         orders(plan, self.parameters)
         if self._compressor is not None:
             self._compressor.check(plan)
+        self._tuning = Tuning() if tuning is None else tuning
+        self._narrow = tuple(codec == "bf16" for codec in codecs)
+        if plan == self.plan:
+            return
         old, tensors = self._layout, self.parameters.tensors
         grads = {i: p.grad for i, p in enumerate(tensors) if p.grad is not None and _same(p.grad, old.views[i])}
         if not grads:
@@ -275,36 +279,26 @@ class Reducer:
             hook, state = self._hook
             self._works.append(HookWork(hook(state, GradBucket(bucket, self._layout, self.parameters)), bucket.flat))
 
-    def _averaging(self, bucket: Bucket, flat: Tensor) -> _Started | None:
+    def _averaging(self, bucket: Bucket, flat: Tensor) -> Started | None:
         """Start the average of ``flat``, this rank's part of a bucket; None: it is there."""
+        chunk_bytes = self._tuning.chunk_bytes
         if self._compressor is None:
-            return self._all_reduce(flat, bucket.dtype)
+            if self._narrow and self._narrow[bucket.index]:
+                return start_narrow_sum(self._group, flat, chunk_bytes=chunk_bytes)
+            return start_sum(self._group, flat, bucket.dtype, chunk_bytes=chunk_bytes)
         averaged = self._compressor.average(bucket, self._layout, flat)
-        return averaged if averaged is not None else self._all_reduce(flat, bucket.dtype, _AVG)
-
-    def _all_reduce(self, flat: Tensor, dtype: DType, op: int = _SUM) -> _Started | None:
-        """Start the sum of ``flat`` over all ranks; None: it is there."""
-        group = self._group
-        engine, ptr, count = group._open(), flat.data_ptr(), flat.numel()
-        group._sequence += 1
-        if group._blocking:
-            engine.run(Collective.ALL_REDUCE, ReduceOp(op), dtype, 0, ptr, ptr, count)
-            return None
-        started = engine.start_shortly(_ALL_REDUCE, op, int(dtype), 0, ptr, ptr, count, flat)
-        if started is False:  # a plan table is still to be loaded
-            started = engine.start(Collective.ALL_REDUCE, ReduceOp(op), dtype, 0, ptr, ptr, count, flat)
-        return started
+        return averaged if averaged is not None else start_sum(self._group, flat, bucket.dtype, _AVG, chunk_bytes)
 
     def _started_all(self) -> None:
         if self._reports_use():
             used = torch.tensor(list(self._used), dtype=torch.int32)
-            self._used_work = (self._all_reduce(used, DType.INT32), used)
+            self._used_work = (start_sum(self._group, used, DType.INT32), used)
         if not self._queued:
             self._queue(self._end)
 
     def take_part(self) -> None:
         """The collectives of one step, with zeros and for the others: this rank's data has run out."""
-        works: list[_Started | None] = []
+        works: list[Started | None] = []
         for bucket in self._layout.buckets:
             zeros = torch.zeros_like(bucket.flat)
             if self._hook is None:
@@ -315,7 +309,7 @@ class Reducer:
                 shadow.set_buffer(zeros)
                 works.append(HookWork(hook(state, shadow), zeros))
         if self._reports_use():
-            works.append(self._all_reduce(torch.zeros(len(self.parameters), dtype=torch.int32), DType.INT32))
+            works.append(start_sum(self._group, torch.zeros(len(self.parameters), dtype=torch.int32), DType.INT32))
         for work in works:
             if work is not None:
                 work.wait()

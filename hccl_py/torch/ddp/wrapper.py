@@ -18,6 +18,7 @@ from hccl_py.compression.codec import Codec
 from hccl_py.compression.policy import Switching
 from hccl_py.core.errors import ConfigError
 from hccl_py.scheduler.buckets import BucketPlan
+from hccl_py.scheduler.decision import CODECS
 from hccl_py.scheduler.timeline import Timeline
 from hccl_py.torch.ddp.adaptation import Adaptation
 from hccl_py.torch.ddp.compressor import Compressor
@@ -63,6 +64,8 @@ class DistributedDataParallel(nn.Module, Joinable):
         device_mesh: one-dimensional, in place of ``process_group``.
         compression: gradients travel encoded: a codec or its text ("int8", "powersgd:4"), a
             :class:`~hccl_py.compression.policy.Switching`, or "auto": exact unless a codec is measured to be faster.
+            "scheduler": the scheduler sends those buckets as bfloat16 that would else be waited for (float32; no
+            feedback).
             Errors are fed back; see docs/COMPRESSION.md. None: exact.
         compression_options: ``ramp``, ``guard``, ``seed`` and ``most_error`` of
             :class:`~hccl_py.gradients.GradientReducer`.
@@ -150,7 +153,14 @@ class DistributedDataParallel(nn.Module, Joinable):
         if compression is None and compression_options:
             raise ConfigError("DistributedDataParallel: compression_options without compression")
         self._compressor: Compressor | None = None
-        if compression is not None:
+        self._codecs: tuple[str, ...] = CODECS if compression == "scheduler" else ("exact",)
+        if compression == "scheduler":
+            if compression_options or bucket_cap_mb is not None or not self.process_group._open().env.scheduler:
+                raise ConfigError(
+                    'DistributedDataParallel: compression="scheduler" needs HCCL_PY_SCHEDULER=1, and neither '
+                    "bucket_cap_mb nor compression_options"
+                )
+        elif compression is not None:
             self._compressor = Compressor(self.process_group, parameters, compression, compression_options or {})
         self._arranged = find_unused_parameters and not static_graph  # no step shows the order of all gradients
         self.reducer = Reducer(
@@ -322,7 +332,7 @@ class DistributedDataParallel(nn.Module, Joinable):
             free = not self.find_unused_parameters or self.static_graph
             if self._compressor is not None and not self._compressor.cuts:
                 free = False  # the scheduler may cut parameters
-            self._adaptation = Adaptation(self.reducer, self.process_group, free_buckets=free)
+            self._adaptation = Adaptation(self.reducer, self.process_group, free_buckets=free, codecs=self._codecs)
         self._adaptation.reduced()
 
     def arrange(self) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from hccl_py.core.types import Collective, DType
 from hccl_py.probing import BODY_BYTES, rounds
+from hccl_py.scheduler.arrangement import Arrangement, Arranger
 from hccl_py.scheduler.buckets import BucketPlan
 from hccl_py.scheduler.decision import Decision, Kind
 from hccl_py.scheduler.measurement import BucketRun, ChannelUse, Measurement, Probe, ProbeRun
-from hccl_py.scheduler.partition import finish_s
-from hccl_py.scheduler.policy import Policy
+from hccl_py.scheduler.partition import ends_s
+from hccl_py.scheduler.policy import Budgets, Policy
 from hccl_py.scheduler.pricing import Pricing
 from hccl_py.scheduler.select import build_table
 from hccl_py.scheduler.timeline import Timeline
@@ -40,8 +41,9 @@ def star(rates_Bps: Mapping[int, float] | None = None) -> Topology:
 DECLARED = star()
 PLACEMENT = Placement.by_host(DECLARED)
 _PRICING = Pricing(
-    PLACEMENT, lambda topology: build_table(Collective.ALL_REDUCE, topology, PLACEMENT)
-)  # fmt: skip
+    PLACEMENT,
+    lambda topology, channels: build_table(Collective.ALL_REDUCE, topology, PLACEMENT, channels=channels or 2),
+)
 TIMELINE = Timeline(tuple(0.02 * (i + 1) for i in range(10)), (800_000,) * 10, (DType.FLOAT32,) * 10)
 
 
@@ -50,10 +52,15 @@ def pricing() -> Pricing:
     return _PRICING
 
 
-def policy() -> Policy:
+ARRANGER = Arranger(_PRICING, free_plans=True, free_buckets=True, most_bucket_bytes=32 << 20)
+
+
+def policy(codecs: tuple[str, ...] = ("exact",), explore: bool = False) -> Policy:
     """One that begins with four fixed buckets."""
     buckets = BucketPlan.fixed(TIMELINE.numel, TIMELINE.dtype, 8 << 20, TIMELINE.order())
-    return Policy(DECLARED, PLACEMENT, pricing(), buckets)
+    return Policy(
+        DECLARED, PLACEMENT, pricing(), buckets, Budgets(codecs=codecs), explore=explore, most_channels=2
+    )  # fmt: skip
 
 
 class World:
@@ -65,6 +72,7 @@ class World:
         self.starved: set[int] = set()  # ranks that take nothing from their sockets for half of the time
         self.slower = 1.0  # what all_reduces take more than the model says
         self.bad: set[str] = set()  # digests of bucket plans that are slow for no reason that anybody could know
+        self.price: Callable[[Arrangement], float] = lambda arrangement: 1.0  # what nobody could know either
         self.noise = noise
         self.step = 0
 
@@ -73,9 +81,9 @@ class World:
         return self._ends(policy)[-1] + 0.1 + max(self.late_s.values(), default=0.0)
 
     def _ends(self, policy: Policy) -> tuple[float, ...]:
-        table, real = pricing().table(policy.current.topology), star(self.rates_Bps)
-        ends = finish_s(policy.current.buckets, TIMELINE, pricing().cost(table, real))
-        factor = self.slower * (1.5 if policy.current.buckets.digest in self.bad else 1.0)
+        seconds = ARRANGER.seconds(policy.current, star(self.rates_Bps))
+        ends = ends_s(policy.current.buckets, TIMELINE, seconds)
+        factor = self.slower * (1.5 if policy.current.buckets.digest in self.bad else 1.0) * self.price(policy.current)
         return tuple(end * factor * (1 + self.noise * ((self.step * 7919) % 5 - 2)) for end in ends)
 
     def measure(self, policy: Policy) -> list[Measurement]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hccl_py.core.errors import ConfigError
 from hccl_py.core.types import DType
 from hccl_py.scheduler.buckets import Bucket, BucketPlan, Span
-from hccl_py.scheduler.decision import Decision, Kind, LinkFigures, PlanChoice
+from hccl_py.scheduler.decision import Decision, Kind, LinkFigures, PlanChoice, Tuning
 from hccl_py.scheduler.measurement import BucketRun, ChannelUse, Measurement, late_ranks
 
 BUCKETS = BucketPlan((Bucket(DType.FLOAT32, (Span(0, 0, 4),)),))
@@ -27,6 +27,8 @@ SWITCH = Decision(Kind.SWITCH, 7, "x", BUCKETS, (PlanChoice("ring"),), (LinkFigu
         {"links": ()},
         {"predicted_gain_s": 0.2},
         {"buckets": None, "choices": ()},
+        {"tuning": Tuning(chunk_bytes=1)},
+        {"tuning": Tuning(channels=1)},
     ],
 )
 def test_the_digest_tells_decisions_apart(change: dict[str, object]) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduler_network import DECLARED, TIMELINE, WORLD, GBIT_Bps, World, policy, pricing, star
 
-from hccl_py.core.errors import InternalError
-from hccl_py.scheduler.decision import Decision, Kind
+from hccl_py.core.errors import ConfigError, InternalError
+from hccl_py.scheduler.arrangement import Arrangement
+from hccl_py.scheduler.bandit import FIRST_STEPS
+from hccl_py.scheduler.decision import CODECS, Decision, Kind, Tuning
 from hccl_py.scheduler.measurement import Measurement, Probe
 from hccl_py.scheduler.partition import finish_s, partition
-from hccl_py.scheduler.policy import Policy
+from hccl_py.scheduler.policy import Budgets, Policy
 
 
 def best_s(rates_Bps: dict[int, float]) -> float:
@@ -87,6 +91,64 @@ def test_probes_stay_within_their_budget() -> None:
     assert 0 < spent_s <= 0.5 + 0.05 * total_s + 0.2
 
 
+TRUTHS = {
+    "one connection": lambda one: 0.8 if one.tuning.channels == 1 else 1.0,
+    "pieces of 4 MiB": lambda one: 0.8 if one.tuning.chunk_bytes == 4 << 20 else 1.0,
+    "few buckets": lambda one: 0.5 if len(one.buckets) <= 2 else 1.0,
+    "what there is": lambda one: 1.0 if one.tuning == Tuning() and len(one.buckets) > 4 else 1.3,
+}
+
+
+@pytest.mark.parametrize("truth", TRUTHS)
+@pytest.mark.parametrize("noise", [0.0, 0.003])
+def test_what_no_model_knows_is_found_by_trying(truth: str, noise: float) -> None:
+    world, one = World(noise), policy(explore=True)
+    world.price = TRUTHS[truth]
+    world.run(one, 160)
+    assert one.settled and world.price(one.current) == min(world.price(arrangement) for arrangement in tried(one))
+    assert world.run(one, 60) == []  # and then there is quiet
+
+
+def tried(one: Policy) -> list[Arrangement]:
+    return [one.current, *one._bandit._tried]
+
+
+def test_trials_lose_little() -> None:
+    """All that is tried is slower, by a lot."""
+    world, one = World(), policy(explore=True)
+    world.run(one, 8)
+    assert one.outcomes[-1].achieved_gain_s is not None and not one.outcomes[-1].trial  # judged, nothing tried yet
+    good, usual_s, lost_s = one.current, world.step_s(one), 0.0
+    world.price = lambda arrangement: 1.0 if arrangement == good else 3.0
+    for _ in range(200):
+        world.run(one, 1)
+        lost_s += world.step_s(one) - usual_s
+    assert one.settled and one.current == good and any(outcome.trial for outcome in one.outcomes)
+    assert lost_s <= (FIRST_STEPS + 3 * 4) * usual_s  # what may be lost, and the trial that was under way
+
+
+def test_nothing_is_tried_unless_asked_for_or_while_a_switch_is_judged() -> None:
+    world, one = World(), policy()
+    world.run(one, 100)
+    assert not any(outcome.trial for outcome in one.outcomes)
+    one = policy(explore=True)
+    world.run(one, 9)
+    assert len(one.outcomes) == 1 and not one.outcomes[0].trial and not one.settled
+
+
+def test_buckets_that_are_waited_for_travel_as_bf16_where_that_is_allowed() -> None:
+    world, one = World(), policy(CODECS)
+    world.rates_Bps = {0: GBIT_Bps / 10}  # communication cannot hide
+    switch = world.run(one, 12)[-1]
+    assert switch.buckets is not None and "bf16" in {choice.codec for choice in switch.choices}
+    exact = policy()
+    world.run(exact, 12)
+    assert world.step_s(one) < 0.8 * world.step_s(exact)
+    assert not exact.current.codecs
+    with pytest.raises(ConfigError, match="codecs"):
+        Budgets(codecs=("bf16",))
+
+
 def test_only_the_last_decision_can_be_adopted() -> None:
     with pytest.raises(InternalError, match="last one"):
         policy().adopt(Decision(Kind.SWITCH, 3, "made up"))
@@ -98,7 +160,7 @@ disturbances = st.tuples(
 )
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_order_and_repetition_do_not_matter(data: st.DataObject) -> None:
     """Two ranks that get the same events, one in another order and some twice, always decide the same."""
@@ -132,7 +194,7 @@ def pair(
     return [(ours, events), (theirs, data.draw(st.permutations([*events, *again, *late])))]
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.data())
 def test_ranks_that_lose_different_events_never_adopt_different_things_and_agree_again(data: st.DataObject) -> None:
     world, ranks = World(), [policy() for _ in range(WORLD)]
@@ -165,7 +227,66 @@ def test_ranks_that_lose_different_events_never_adopt_different_things_and_agree
     assert world.step_s(ranks[0]) <= best_s(world.rates_Bps) * 1.03
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**32), st.integers(4, 200))
+def test_ranks_that_try_things_and_lose_different_events_never_adopt_different_things(seed: int, loss: int) -> None:
+    """With codecs and trials; each rank hears measurements in its own order, some twice, some late, some not at all."""
+    chance = random.Random(seed)
+    world, ranks = World(noise=0.004), [policy(CODECS, True) for _ in range(WORLD)]
+    old: list[Measurement | Probe] = []
+    for step in range(30):
+        if step % 12 == 7:
+            world.rates_Bps = {chance.randrange(4): GBIT_Bps / 5} if chance.random() < 0.5 else {}
+        events: list[Measurement | Probe] = list(world.measure(ranks[0]))
+        decisions = []
+        for one in ranks:
+            shown = [event for event in events if chance.randrange(loss)]
+            shown += chance.choices([*events, *old[-8:]], k=chance.randrange(3))
+            chance.shuffle(shown)
+            decisions.append(one.observe(step, shown, TIMELINE))
+        number = 0
+        while len({one.digest for one in decisions}) == 1 and decisions[0].kind is Kind.PROBE:
+            probes = world.probe(number)
+            decisions = [one.observe(step, probes) for one in ranks]
+            number += 1
+        if len({one.digest for one in decisions}) > 1:
+            for one in ranks:
+                one.forget()
+        elif decisions[0].switches:
+            for one, decision in zip(ranks, decisions, strict=True):
+                one.adopt(decision)
+        assert all(one.current == ranks[0].current for one in ranks)
+        old += events
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**32))
+def test_order_and_repetition_do_not_matter_while_things_are_tried(seed: int) -> None:
+    chance = random.Random(seed)
+    world, ours, theirs = World(noise=0.004), policy(CODECS, True), policy(CODECS, True)
+    world.price = TRUTHS[chance.choice(list(TRUTHS))]
+    tried, old = 0, []  # type: int, list[Measurement | Probe]
+    for step in range(50):
+        events: list[Measurement | Probe] = list(world.measure(ours))
+        shown = [*events, *chance.choices([*events, *old], k=3)]
+        chance.shuffle(shown)
+        decisions = [ours.observe(step, events, TIMELINE), theirs.observe(step, shown, TIMELINE)]
+        number = 0
+        while decisions[0].kind is Kind.PROBE:
+            assert decisions[0].digest == decisions[1].digest
+            probes = world.probe(number)
+            decisions = [ours.observe(step, probes), theirs.observe(step, list(reversed(probes)))]
+            number += 1
+        assert decisions[0].digest == decisions[1].digest and decisions[0].why == decisions[1].why
+        if decisions[0].switches:
+            tried += 1
+            ours.adopt(decisions[0])
+            theirs.adopt(decisions[1])
+        old += events
+    assert tried >= 2 and ours.current == theirs.current
+
+
+@settings(max_examples=12, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from((0.2, 0.4, 1.0))), min_size=1, max_size=4))
 def test_it_never_oscillates(changes: list[tuple[int, float]]) -> None:
     """At most two switches a change, whatever changes, with noise in every measurement."""
