@@ -47,6 +47,14 @@ class Work:
         """The rank that sent, of a receive that is done."""
 
     @property
+    def tag(self) -> int:
+        """The tag of the message, of a receive that is done."""
+
+    @property
+    def num_bytes(self) -> int:
+        """How long the message is, of a receive that is done."""
+
+    @property
     def ended_s(self) -> float:
         """
         When it was done, on the clock of time.perf_counter(); 0: not yet, or failed.
@@ -74,6 +82,11 @@ class Group:
     def recv_array(self, data: object, src: int, tag: int) -> int:
         """
         Receives into a plain array; returns the source, or -1: take the long way.
+        """
+
+    def recv_some(self, data: object, src: int, tag: int, wild: int) -> tuple[int, int, int] | None:
+        """
+        Receives at most a plain array full, from a tag of which the bits of `wild` may be anything; source, tag and bytes, or None: take the long way.
         """
 
     def exchange_arrays(self, send_data: object, dst: int, recv_data: object, src: int, tag: int) -> int:
@@ -141,7 +154,7 @@ class Group:
 
     def start_send(self, memory: int, num_bytes: int, dst: int, tag: int) -> Work: ...
 
-    def start_recv(self, memory: int, num_bytes: int, src: int, tag: int) -> Work: ...
+    def start_recv(self, memory: int, num_bytes: int, src: int, tag: int, wild: int = 0, shorter: bool = False) -> Work: ...
 
     def allocate(self, num_bytes: int) -> object:
         """

@@ -19,6 +19,8 @@ from hccl_py.core.errors import ConfigError, DesyncError
 from hccl_py.core.types import Collective, ReduceOp
 from hccl_py.engine import Engine, Work
 from hccl_py.gpu.arrays import on_device
+from hccl_py.mpistyle.collectives import BufferCollectives
+from hccl_py.mpistyle.messages import BufferMessages
 from hccl_py.prepared import PreparedCollectives
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ _ALL_TO_ALL, _GATHER, _SCATTER = int(Collective.ALL_TO_ALL), int(Collective.GATH
 _BARRIER = int(Collective.BARRIER)
 
 
-class Communicator(PreparedCollectives):
+class Communicator(PreparedCollectives, BufferMessages, BufferCollectives):
     """The ranks of a group, and what they can do together.
 
     Every collective must be called by all ranks, in the same order, with the same element type, size, operator and
@@ -68,6 +70,9 @@ class Communicator(PreparedCollectives):
     See docs/GPU.md.
 
     Averages are taken in float32 (float64 for float64), integers wrap, MIN and MAX propagate NaN.
+
+    ``Allreduce``, ``Bcast``, ``Send`` and so on are mpi4py's methods on buffers, with its forms of arguments;
+    :mod:`hccl_py.MPI` has the rest of its names. See docs/MPI4PY.md.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -85,6 +90,10 @@ class Communicator(PreparedCollectives):
     def engine(self) -> Engine:
         """What lies below."""
         return self._engine
+
+    @property
+    def _here(self) -> Communicator:
+        return self
 
     def all_reduce(
         self, sendbuf: Any, recvbuf: Any = None, op: ReduceOp = ReduceOp.SUM, codec: Codec | str | None = None

@@ -72,6 +72,16 @@ class Work:
         """The rank that sent, of a receive that is over."""
         return self._native.source
 
+    @property
+    def tag(self) -> int:
+        """The tag of the message, of a receive that is over."""
+        return self._native.tag
+
+    @property
+    def num_bytes(self) -> int:
+        """How long the message was, of a receive that is over."""
+        return self._native.num_bytes
+
 
 class ConnectionTrace(NamedTuple):
     """One TCP connection since it was made; the kernel counts time in ticks of 1 to 10 ms, exact on the average.
@@ -379,9 +389,14 @@ class Engine:
         """As :meth:`send`, but return at once."""
         return self._track(self._group.start_send(ptr, nbytes, dst, tag), keep)
 
-    def start_recv(self, ptr: int, nbytes: int, src: int, tag: int, keep: Any = None) -> Work:
-        """As :meth:`recv`, but return at once; the work knows the source."""
-        return self._track(self._group.start_recv(ptr, nbytes, src, tag), keep)
+    def start_recv(
+        self, ptr: int, nbytes: int, src: int, tag: int, keep: Any = None, wild: int = 0, shorter: bool = False
+    ) -> Work:
+        """As :meth:`recv`, but return at once; the work knows the source.
+
+        ``wild``: bits of the tag that may be anything. ``shorter``: a message of fewer bytes will do, too.
+        """
+        return self._track(self._group.start_recv(ptr, nbytes, src, tag, wild, shorter), keep)
 
     def _track(self, native: _native.Work | None, keep: Any) -> Work:
         assert native is not None

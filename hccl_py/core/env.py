@@ -217,6 +217,12 @@ class Env:
         "path of a folder",
         "Rank 0 of a job writes there what its scheduler sees; `hccl-py watch` shows it.",
     )
+    pickle: str = _setting(
+        "plain",
+        _one_of("plain", "any"),
+        "plain or any",
+        "Objects that hccl_py.MPI's methods in lower case take: plain data, or any (whoever can send runs code here).",
+    )
     log_level: str = _setting(
         "warning",
         _one_of("debug", "info", "warning", "error"),

@@ -4,10 +4,12 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 
 #include <memory>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "array.hpp"
@@ -162,6 +164,18 @@ int recv_array(Group& group, nb::handle data, nb::handle src, nb::handle tag) {
   return op.source;
 }
 
+// As recv_array, but a shorter message will do, and of the tag the bits of `wild` may be anything: source, tag and bytes.
+std::optional<std::tuple<int, std::uint64_t, std::uint64_t>> recv_some(Group& group, nb::handle data, nb::handle src, nb::handle tag,
+                                                                       std::uint64_t wild) {
+  Op op;
+  if (!message(op, Op::Kind::recv, data, src, tag)) return std::nullopt;
+  op.shorter = true;
+  op.wild = wild;
+  group.prepare(op);
+  run_op(group, op);
+  return std::tuple(op.source, op.got_tag, op.got_bytes);
+}
+
 // Both at once, so that ranks may exchange in a circle. The source; -1: take the long way.
 int exchange_arrays(Group& group, nb::handle send_data, nb::handle dst, nb::handle recv_data, nb::handle src, nb::handle tag) {
   Op send, recv;
@@ -273,6 +287,10 @@ void bind_calls(nb::module_& m, nb::class_<Group>& group) {
       .def("recv_array", &recv_array, nb::arg("data").none(), nb::arg("src"), nb::arg("tag"),
            nb::sig("def recv_array(self, data: object, src: int, tag: int) -> int"),
            "Receives into a plain array; returns the source, or -1: take the long way.")
+      .def("recv_some", &recv_some, nb::arg("data").none(), nb::arg("src"), nb::arg("tag"), nb::arg("wild"),
+           nb::sig("def recv_some(self, data: object, src: int, tag: int, wild: int) -> tuple[int, int, int] | None"),
+           "Receives at most a plain array full, from a tag of which the bits of `wild` may be anything; source, tag and bytes, or None: "
+           "take the long way.")
       .def("exchange_arrays", &exchange_arrays, nb::arg("send_data").none(), nb::arg("dst"), nb::arg("recv_data").none(), nb::arg("src"),
            nb::arg("tag"),
            nb::sig("def exchange_arrays(self, send_data: object, dst: int, recv_data: object, src: int, tag: int) -> int"),

@@ -69,6 +69,8 @@ class Work {
     return over;
   }
   int source() const { return op_->source; }
+  std::uint64_t tag() const { return op_->got_tag; }
+  std::uint64_t num_bytes() const { return op_->got_bytes; }
   // 0 while it is under way, or after it failed.
   double ended_s() const { return op_->state.load(std::memory_order_acquire) == Op::State::done ? static_cast<double>(op_->ended_ns) * 1e-9 : 0.0; }
   std::uint64_t sequence() const { return op_->sequence; }
@@ -101,7 +103,8 @@ std::optional<Work> start(const std::shared_ptr<Group>& group, int collective, i
   return Work(group, std::move(work));
 }
 
-Work start_message(const std::shared_ptr<Group>& group, bool send, std::uintptr_t memory, std::uint64_t bytes, int peer, std::uint64_t tag) {
+Work start_message(const std::shared_ptr<Group>& group, bool send, std::uintptr_t memory, std::uint64_t bytes, int peer, std::uint64_t tag,
+                   std::uint64_t wild = 0, bool shorter = false) {
   auto work = std::make_shared<Op>();
   work->timed = true;
   work->kind = send ? Op::Kind::send : Op::Kind::recv;
@@ -109,6 +112,8 @@ Work start_message(const std::shared_ptr<Group>& group, bool send, std::uintptr_
   work->bytes = bytes;
   work->peer = peer;
   work->tag = tag;
+  work->wild = wild;
+  work->shorter = shorter;
   group->prepare(*work);
   {
     const WithoutGil release;
@@ -176,6 +181,8 @@ void bind_group(nb::module_& m) {
       .def("failed", &Work::failed)
       .def("wait", &Work::wait, nb::arg("timeout_s") = nb::none(), "Waits; raises what went wrong; False if the time passed first.")
       .def_prop_ro("source", &Work::source, "The rank that sent, of a receive that is done.")
+      .def_prop_ro("tag", &Work::tag, "The tag of the message, of a receive that is done.")
+      .def_prop_ro("num_bytes", &Work::num_bytes, "How long the message is, of a receive that is done.")
       .def_prop_ro("ended_s", &Work::ended_s, "When it was done, on the clock of time.perf_counter(); 0: not yet, or failed.")
       .def_prop_ro("sequence", &Work::sequence);
 
@@ -242,9 +249,9 @@ void bind_group(nb::module_& m) {
       .def("start_send", [](const std::shared_ptr<Group>& g, std::uintptr_t memory, std::uint64_t bytes, int dst, std::uint64_t tag) {
              return start_message(g, true, memory, bytes, dst, tag);
            }, nb::arg("memory"), nb::arg("num_bytes"), nb::arg("dst"), nb::arg("tag"))
-      .def("start_recv", [](const std::shared_ptr<Group>& g, std::uintptr_t memory, std::uint64_t bytes, int src, std::uint64_t tag) {
-             return start_message(g, false, memory, bytes, src, tag);
-           }, nb::arg("memory"), nb::arg("num_bytes"), nb::arg("src"), nb::arg("tag"))
+      .def("start_recv", [](const std::shared_ptr<Group>& g, std::uintptr_t memory, std::uint64_t bytes, int src, std::uint64_t tag,
+                            std::uint64_t wild, bool shorter) { return start_message(g, false, memory, bytes, src, tag, wild, shorter); },
+           nb::arg("memory"), nb::arg("num_bytes"), nb::arg("src"), nb::arg("tag"), nb::arg("wild") = 0, nb::arg("shorter") = false)
       .def("allocate", &allocate, nb::arg("num_bytes"), nb::sig("def allocate(self, num_bytes: int) -> object"),
            "New bytes that the ranks of this host can reach; they live as long as the array.")
       .def("adopt", &adopt, nb::arg("memory"), nb::arg("num_bytes"), "Makes ordinary memory reachable in the same way, until the segment is dropped.")

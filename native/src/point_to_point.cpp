@@ -73,14 +73,14 @@ void PointToPoint::post_send(Op& op) {
 
 void PointToPoint::post_recv(Op& op) {
   const auto it = std::find_if(unexpected_.begin(), unexpected_.end(), [&](const Unexpected& m) {
-    return m.taker == nullptr && m.tag == op.tag && (op.peer < 0 || static_cast<std::uint32_t>(op.peer) == m.peer);
+    return m.taker == nullptr && op.takes(m.peer, m.tag);
   });
   if (it == unexpected_.end()) {
     posted_.push_back(&op);
   } else if (it->asks) {
     const Unexpected message = std::move(*it);
     unexpected_.erase(it);
-    const bool good = fits(op, message.peer, message.bytes);
+    const bool good = fits(op, message.peer, message.tag, message.bytes);
     grant(message.peer, message.id, op, good);
   } else if (it->complete) {
     deliver(*it, op);
@@ -103,19 +103,21 @@ void PointToPoint::grant(std::uint32_t from, std::uint32_t id, Op& op, bool good
 }
 
 void PointToPoint::deliver(Unexpected& message, Op& op) {
-  if (!fits(op, message.peer, message.bytes)) return;
+  if (!fits(op, message.peer, message.tag, message.bytes)) return;
   if (message.bytes != 0) std::memcpy(op.memory, message.data.data(), message.bytes);
   finish(op);
 }
 
-// A message must be exactly as long as the receive: anything else is two ranks that disagree.
-bool PointToPoint::fits(Op& op, std::uint32_t peer, std::uint64_t bytes) {
+// A message must be exactly as long as the receive, unless that says otherwise: anything else is two ranks that disagree.
+bool PointToPoint::fits(Op& op, std::uint32_t peer, std::uint64_t tag, std::uint64_t bytes) {
   op.source = static_cast<int>(peer);
-  if (bytes == op.bytes) return true;
+  op.got_tag = tag;
+  op.got_bytes = bytes;
+  if (bytes == op.bytes || (op.shorter && bytes < op.bytes)) return true;
   Failure why;
   why.kind = FailureKind::truncated;
   why.culprit = static_cast<int>(peer);
-  why.text = "rank " + std::to_string(peer) + " sent " + std::to_string(bytes) + " bytes with tag " + std::to_string(op.tag) +
+  why.text = "rank " + std::to_string(peer) + " sent " + std::to_string(bytes) + " bytes with tag " + std::to_string(tag) +
              ", the receive has room for " + std::to_string(op.bytes);
   --unfinished_;
   op.fail(std::move(why));
@@ -124,9 +126,7 @@ bool PointToPoint::fits(Op& op, std::uint32_t peer, std::uint64_t bytes) {
 
 // The oldest receive that a message from `peer` with `tag` belongs to; it is no longer posted then.
 Op* PointToPoint::match(std::uint32_t peer, std::uint64_t tag) {
-  const auto it = std::find_if(posted_.begin(), posted_.end(), [&](const Op* op) {
-    return op->tag == tag && (op->peer < 0 || static_cast<std::uint32_t>(op->peer) == peer);
-  });
+  const auto it = std::find_if(posted_.begin(), posted_.end(), [&](const Op* op) { return op->takes(peer, tag); });
   if (it == posted_.end()) return nullptr;
   Op* op = *it;
   posted_.erase(it);
@@ -271,7 +271,7 @@ bool PointToPoint::take_header(std::uint32_t index) {
         return false;
       }
       if (Op* op = match(index, h.sequence_or_tag)) {
-        if (fits(*op, index, h.length)) peer.into = op;
+        if (fits(*op, index, h.sequence_or_tag, h.length)) peer.into = op;
       } else {
         unexpected_.push_back({index, h.sequence_or_tag, h.length, h.step, false, false, nullptr, std::vector<std::byte>(h.length)});
         peer.kept = &unexpected_.back();
@@ -279,7 +279,7 @@ bool PointToPoint::take_header(std::uint32_t index) {
       break;
     case FrameKind::p2p_rts:
       if (Op* op = match(index, h.sequence_or_tag))
-        grant(index, h.step, *op, fits(*op, index, h.offset));
+        grant(index, h.step, *op, fits(*op, index, h.sequence_or_tag, h.offset));
       else
         unexpected_.push_back({index, h.sequence_or_tag, h.offset, h.step, true, false, nullptr, {}});
       break;
@@ -304,7 +304,7 @@ bool PointToPoint::take_header(std::uint32_t index) {
       break;
     }
     case FrameKind::p2p_data:
-      if (!take(peer.granted, h.step, peer.into) || (peer.into != nullptr && h.length != peer.into->bytes)) {
+      if (!take(peer.granted, h.step, peer.into) || (peer.into != nullptr && h.length != peer.into->got_bytes)) {
         if (peer.into != nullptr) peer.granted.emplace_back(h.step, std::exchange(peer.into, nullptr));  // fail_all finds it there
         lose(index, FailureKind::transport, "data arrived that was not asked for");
         return false;

@@ -40,6 +40,15 @@ struct Op {
   std::uint64_t bytes = 0;
   std::uint64_t moved = 0;
   int source = -1;  // receive: who sent
+  std::uint64_t wild = 0;      // receive: bits of the tag that may be anything
+  bool shorter = false;        // receive: takes a shorter message, too
+  std::uint64_t got_tag = 0;   // receive: the message's
+  std::uint64_t got_bytes = 0; // receive: how long the message is
+
+  // A receive that takes a message from `from` with this tag.
+  bool takes(std::uint32_t from, std::uint64_t its_tag) const {
+    return ((its_tag ^ tag) & ~wild) == 0 && (peer < 0 || static_cast<std::uint32_t>(peer) == from);
+  }
 
   // Asks for what `other` asks for.
   void copy_request(const Op& other) {
@@ -51,6 +60,8 @@ struct Op {
     tag = other.tag;
     memory = other.memory;
     bytes = other.bytes;
+    wild = other.wild;
+    shorter = other.shorter;
   }
 
   bool pending() const { return state.load(std::memory_order_acquire) == State::pending; }

@@ -97,7 +97,7 @@ class PointToPoint {
   void post_recv(Op& op);
   void grant(std::uint32_t from, std::uint32_t id, Op& op, bool good);
   void deliver(Unexpected& message, Op& op);
-  bool fits(Op& op, std::uint32_t peer, std::uint64_t bytes);
+  bool fits(Op& op, std::uint32_t peer, std::uint64_t tag, std::uint64_t bytes);
   Op* match(std::uint32_t peer, std::uint64_t tag);
   void finish(Op& op);
   void lose(std::uint32_t peer, FailureKind kind, const char* why);
