@@ -25,6 +25,7 @@ from hccl_py.torch.work import HcclWork, WorkGroup
 
 _ALL_REDUCE, _SUM = int(Collective.ALL_REDUCE), int(ReduceOp.SUM)
 _OPTIONS = dist.AllreduceOptions
+_TORCHS_SUM = dist.ReduceOp.SUM
 
 
 class HcclProcessGroup(GroupBase):
@@ -84,7 +85,9 @@ class HcclProcessGroup(GroupBase):
         if opts is not None:
             if opts.timeout != GROUPS_OWN:
                 return None
-            asynchronous, operator = opts.asyncOp, int(reduce_op(opts.reduceOp))
+            asynchronous, reduction = opts.asyncOp, opts.reduceOp
+            if reduction != _TORCHS_SUM:  # most are; the comparison costs a third of the conversion
+                operator = int(reduce_op(reduction))
         (dtype, defined), ptr, count = plain, tensor.data_ptr(), tensor.numel()
         if not defined[operator] or (count and not ptr):
             return None
