@@ -25,7 +25,7 @@ from hccl_py.torch.work import HcclWork, WorkGroup
 
 _ALL_REDUCE, _SUM = int(Collective.ALL_REDUCE), int(ReduceOp.SUM)
 _OPTIONS = dist.AllreduceOptions
-_TORCHS_SUM = dist.ReduceOp.SUM
+_TORCHS_SUM: Any = dist.ReduceOp.SUM
 
 
 class HcclProcessGroup(GroupBase):
