@@ -22,9 +22,10 @@ from hccl_py.engine import ConnectionTrace, Engine
 from hccl_py.exchange import Exchange
 from hccl_py.probing import probe
 from hccl_py.scheduler.buckets import BucketPlan
+from hccl_py.scheduler.budgets import Budgets
 from hccl_py.scheduler.decision import Decision, Kind
 from hccl_py.scheduler.measurement import BucketRun, ChannelUse, Measurement, Probe, ProbeRun
-from hccl_py.scheduler.policy import Budgets, Policy
+from hccl_py.scheduler.policy import Policy
 from hccl_py.scheduler.pricing import Pricing
 from hccl_py.scheduler.timeline import Timeline
 from hccl_py.status import StatusFile

@@ -24,16 +24,18 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from hccl_py.core.errors import ConfigError, InternalError
+from hccl_py.core.errors import InternalError
 from hccl_py.scheduler.arrangement import Arrangement, Arranger
 from hccl_py.scheduler.bandit import LEAST_GAIN, Bandit
 from hccl_py.scheduler.buckets import BucketPlan
-from hccl_py.scheduler.decision import CODECS, Decision, Kind, LinkFigures
+from hccl_py.scheduler.budgets import Budgets
+from hccl_py.scheduler.decision import Decision, Kind, LinkFigures
 from hccl_py.scheduler.estimate import Estimator, LinkEstimate
+from hccl_py.scheduler.events import complete
 from hccl_py.scheduler.measurement import Measurement, Probe, late_ranks
-from hccl_py.scheduler.partition import MOST_BUCKET_BYTES
+from hccl_py.scheduler.outcome import Outcome, Trial
 from hccl_py.scheduler.pricing import Pricing
 from hccl_py.scheduler.probation import COMES, Verdict, gain_s, judge
 from hccl_py.scheduler.timeline import Timeline
@@ -49,55 +51,6 @@ _QUIET, _QUIET_FAR = 16, 4  # measurements after which links are probed anyway; 
 _MOST_PATIENCE = 32  # measurements between probes for suspicions that never come true
 _MOST_KNOWN = 16  # networks of which the arrangement is remembered
 _CALM, _CALM_AGAIN = 6, 48  # measurements without a switch before something is tried; the latter after a change
-
-
-@dataclass(frozen=True)
-class Budgets:
-    """What the policy may spend.
-
-    Attributes:
-        least_gain: share of the time from backward's beginning to the last bucket's end that a switch must be
-            predicted to gain.
-        probe_share: share of all time that may be spent on probes for which nothing asks but time.
-        suspicion_share: share of all time that may be spent on probes, those that a suspicion asks for included.
-        first_probe_s: what may be spent before any time has passed.
-        most_bucket_bytes: of a bucket.
-        codecs: what buckets of float32 may be encoded with, "exact" among them.
-    """
-
-    least_gain: float = 0.03
-    probe_share: float = 0.005
-    suspicion_share: float = 0.01
-    first_probe_s: float = 0.25
-    most_bucket_bytes: int = MOST_BUCKET_BYTES
-    codecs: tuple[str, ...] = ("exact",)
-
-    def __post_init__(self) -> None:
-        if "exact" not in self.codecs or set(self.codecs) - set(CODECS):
-            raise ConfigError(f"codecs {self.codecs}: some of {', '.join(CODECS)} were expected, exact among them")
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """One switch, for people: what was predicted and what came."""
-
-    step: int
-    why: str
-    predicted_gain_s: float
-    achieved_gain_s: float | None = None
-    taken_back: bool = False
-    trial: bool = False  # nothing was predicted
-
-
-@dataclass
-class _Trial:
-    """A switch on probation."""
-
-    before: Arrangement
-    before_s: tuple[float, ...]
-    steps_s: list[float]
-    outcome: Outcome
-    wanted_s: float  # the gain for which it was made; probation asks for a part of it
 
 
 class Policy:
@@ -153,9 +106,9 @@ class Policy:
         self._decided = False
         self._bandit, self._explored, self._calm = Bandit(), not self._explores, _CALM
         self._wanted = _WARM
-        self._trial: _Trial | None = None
-        self._ended: _Trial | None = None  # is taken back if the proposal is adopted
-        self._proposal: tuple[str, Arrangement, _Trial | None] | None = None
+        self._trial: Trial | None = None
+        self._ended: Trial | None = None  # is taken back if the proposal is adopted
+        self._proposal: tuple[str, Arrangement, Trial | None] | None = None
         self._probed_at, self._probes = -1, 0
         self._quiet = _QUIET  # measurements since the last probe
         self._patience = 1  # measurements that must lie between probes for suspicions
@@ -193,7 +146,7 @@ class Policy:
             events: in any order; duplicates and events of steps that were decided before count once.
             timeline: of all ranks together, if it was measured.
         """
-        measurements, probes = self._complete(events)
+        measurements, probes = complete(events, self._placement.size, self._last_step)
         if timeline is not None:
             self._timeline = timeline
         if probes:
@@ -209,24 +162,6 @@ class Policy:
         if why:
             return Decision.probe(step, why)
         return self._try(step) or self._decide(step)
-
-    def _complete(self, events: Iterable[Measurement | Probe]) -> tuple[list[Measurement], list[Probe]]:
-        """What is new and there of all ranks, by rank."""
-        steps: dict[int, dict[int, Measurement]] = {}
-        probes: dict[tuple[int, int], dict[int, Probe]] = {}
-        for one in events:
-            if isinstance(one, Measurement):
-                if one.step > self._last_step:
-                    steps.setdefault(one.step, {}).setdefault(one.rank, one)
-            else:
-                probes.setdefault((one.step, one.number), {}).setdefault(one.rank, one)
-        world = self._placement.size
-        whole = [by_rank for _, by_rank in sorted(steps.items()) if len(by_rank) == world]
-        seen = [by_rank for _, by_rank in sorted(probes.items()) if len(by_rank) == world]
-        return (
-            [one for by_rank in whole[-1:] for _, one in sorted(by_rank.items())],
-            [one for by_rank in seen[-1:] for _, one in sorted(by_rank.items())],
-        )
 
     def _take(self, measurements: Sequence[Measurement]) -> None:
         step_s = max(one.step_s for one in measurements)
@@ -358,7 +293,7 @@ class Policy:
         if not back:
             outcome = Outcome(step, why, less_s, trial=not less_s)
             wanted_s = less_s or LEAST_GAIN / COMES * statistics.median(before_s)
-            trial = _Trial(self.current, before_s, [], outcome, wanted_s)
+            trial = Trial(self.current, before_s, [], outcome, wanted_s)
         self._proposal = decision.digest, to, trial
         return decision
 
@@ -379,6 +314,7 @@ class Policy:
         worse = verdict is Verdict.TAKEN_BACK
         self.outcomes[-1] = replace(trial.outcome, achieved_gain_s=came_s, taken_back=worse)
         if not worse:
+            self._bandit.wins(trial.before)
             return None
         self._ended = trial
         what = f"{-came_s * 1e3:.1f} ms longer" if came_s < 0 else f"only {came_s * 1e3:.1f} ms less"

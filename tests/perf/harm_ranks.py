@@ -1,9 +1,10 @@
 """One rank of scheduler_harm.py: ten models, each trained with the scheduler and with fixed buckets, in turns.
 
 The wrapper with the scheduler has a group of its own and makes its first steps alone, until it has decided what it
-begins with and has judged that; what these steps cost is told apart. Then rounds begin of a step by it and a step by
-each fixed setting, each after a barrier, in changing order, until the time for the model is over. Rank 0 prints a JSON
-line a model.
+begins with, has tried what it tries, and has judged that; what these steps cost is told apart. Then rounds begin of
+some steps in a row by it, and by each fixed setting, in changing order, until the time for the model is over; exchanges
+of measurements are part of its steps. "off" is the same wrapper without the scheduler: what the comparison itself is
+worth. Rank 0 prints a JSON line a model.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ import hccl_py.torch
 from hccl_py.demo.tasks import ByteModel
 
 CAPS_MIB = (1.0, 5.0, 25.0)
-LEAST_SETTLE, MOST_SETTLE = 20, 120  # steps
+LEAST_SETTLE, MOST_SETTLE, SETTLE_S = 20, 20000, 30.0  # steps, and seconds
+BLOCK = 4  # steps in a row; the first does not count
 
 
 class Bytes(nn.Module):
@@ -96,41 +98,53 @@ class Contest:
         self.trained = {"ours": self._trained(name, groups[0], None)}
         self.trained["off"] = self._trained(name, groups[1], None)
         self.trained["off"][0]._adapts = False  # the same without a scheduler: what the comparison itself is worth
-        self.trained |= {f"{cap:g} MiB": self._trained(name, groups[1], cap) for cap in CAPS_MIB}
+        plans = set()
+        for cap in CAPS_MIB:  # those that are the same for this model are tried once
+            one = self._trained(name, groups[1], cap)
+            if one[0].bucket_plan not in plans:
+                plans.add(one[0].bucket_plan)
+                self.trained[f"{cap:g} MiB"] = one
 
     def _trained(self, name: str, group: Any, cap: float | None) -> tuple[Any, torch.optim.Optimizer]:
         torch.manual_seed(0)
         wrapped = hccl_py.torch.DistributedDataParallel(MODELS[name](), process_group=group, bucket_cap_mb=cap)
         return wrapped, torch.optim.SGD(wrapped.parameters(), lr=1e-3)
 
-    def step(self, setting: str) -> float:
-        """Seconds of the slowest rank."""
+    def steps(self, setting: str, count: int = 1) -> float:
+        """Seconds of a step of the slowest rank, the mean of so many."""
         wrapped, optimizer = self.trained[setting]
         dist.barrier()
         start_s = time.perf_counter()
-        optimizer.zero_grad()
-        wrapped().backward()
-        optimizer.step()
-        return over_ranks(time.perf_counter() - start_s, dist.ReduceOp.MAX)
+        for _ in range(count):
+            optimizer.zero_grad()
+            wrapped().backward()
+            optimizer.step()
+        return over_ranks(time.perf_counter() - start_s, dist.ReduceOp.MAX) / count
 
     def run(self, limit_s: float) -> dict[str, Any]:
         """What the steps of each setting took, round by round."""
-        first = [self.step("ours") for _ in range(LEAST_SETTLE)]
+        begin_s = time.perf_counter()
+        first = [self.steps("ours") for _ in range(LEAST_SETTLE)]
         loop = self.trained["ours"][0]._adaptation._loop
         policy = loop.policy
         while len(first) < MOST_SETTLE and not (policy.settled and loop.quiet):
-            first.append(self.step("ours"))
+            first.append(self.steps("ours"))
+            if over_ranks(time.perf_counter() - begin_s, dist.ReduceOp.MAX) > SETTLE_S:
+                break
+        settled = policy.settled and loop.quiet
         times: dict[str, list[float]] = {name: [] for name in self.trained}
         for name in times:
-            self.step(name)
+            self.steps(name)
         start_s, turn = time.perf_counter(), 0
         while over_ranks(time.perf_counter() - start_s, dist.ReduceOp.MAX) < limit_s:
             for name in times if turn % 2 else reversed(times):
-                times[name].append(self.step(name))
+                self.steps(name)
+                times[name].append(self.steps(name, BLOCK - 1))
             turn += 1
         wrapped = self.trained["ours"][0]
         switches = [[o.step, o.why, o.predicted_gain_s, o.achieved_gain_s, o.taken_back] for o in policy.outcomes]
-        return {"times_s": times, "first_s": first, "switches": switches, "buckets": len(wrapped.bucket_plan)}
+        return {"times_s": times, "first_s": first, "switches": switches, "buckets": len(wrapped.bucket_plan),
+                "settled": settled}  # fmt: skip
 
 
 def main() -> None:

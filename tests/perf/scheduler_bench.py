@@ -50,9 +50,14 @@ def simulation(claims: Claims) -> None:
     )  # fmt: skip
 
 
-def training(claims: Claims) -> None:
-    """Language models in emulated clusters."""
-    scheduler_training.record(claims, f"{COMMAND} PART=training")
+def training(name: str) -> Callable[[Claims], None]:
+    """Language models in emulated clusters: one launch, and the claims of all that were made so far."""
+
+    def part(claims: Claims) -> None:
+        scheduler_training.run_part(name)
+        scheduler_training.record(claims, f"{COMMAND} PART={','.join(scheduler_training.PARTS)}")
+
+    return part
 
 
 def following(claims: Claims) -> None:
@@ -65,9 +70,14 @@ def bits(claims: Claims) -> None:
     scheduler_following.record_bits(claims, f"{COMMAND} PART=bits")
 
 
-def harm(claims: Claims) -> None:
-    """Ten models on an even, quiet network."""
-    scheduler_harm.record(claims, f"{COMMAND} PART=harm")
+def harm(name: str) -> Callable[[Claims], None]:
+    """Two of ten models on an even, quiet network, and the claim once all were measured."""
+
+    def part(claims: Claims) -> None:
+        scheduler_harm.run_part(name)
+        scheduler_harm.record(claims, f"{COMMAND} PART={','.join(scheduler_harm.PARTS)}")
+
+    return part
 
 
 def _tests(claims: Claims, id_: str, *words: str) -> None:
@@ -87,6 +97,7 @@ def _tests(claims: Claims, id_: str, *words: str) -> None:
     )
 
 
+TRAINING = ("baseline", "overhead_sites", "overhead_even", "overhead_sharded", "hidden", "memory")
 # By name: what measures, and the claims that it records. Claims that no part names are missing.
 PARTS: dict[str, tuple[Callable[[Claims], object], tuple[str, ...]]] = {
     "events": (events, ("events",)),
@@ -94,8 +105,8 @@ PARTS: dict[str, tuple[Callable[[Claims], object], tuple[str, ...]]] = {
     "simulation": (simulation, ("simulated",)),
     "following": (following, ("following", "repaired", "switches")),
     "bits": (bits, ("bit_equal",)),
-    "harm": (harm, ("no_harm",)),
-    "training": (training, ("baseline", "overhead_sites", "overhead_even", "hidden", "memory")),
+    **{name: (harm(name), ("no_harm",)) for name in scheduler_harm.PARTS},
+    **{name: (training(name), TRAINING) for name in scheduler_training.PARTS},
 }
 
 

@@ -1,6 +1,9 @@
-"""Training in emulated clusters: what share of a step waits for communication (root only; one launch at most 90 s).
+"""Training in emulated clusters: what share of a step waits for communication (root only; one launch at most 145 s).
 
     python tests/perf/scheduler_training.py sites|even 4M|12M|30M [--batch N] [--rounds N] [WRAPPER...]
+
+``make bench-scheduler PART=sites-batch,sites-4M,...`` runs the launches of PARTS; what each found is kept in
+out/bench/scheduler/training.json, and claims are made of all that is there.
 
 Waiting is paired: (a step - the step without synchronisation of the same round) / the step, all ranks running; the
 median of the pairs. Wrappers are named as training_ranks.py has it.
@@ -14,11 +17,12 @@ import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from claims import Claims
+from claims import OUT, Claims
 
 from hccl_py.core.errors import HcclError
 from hccl_py.lab.network import LabNetwork
@@ -27,13 +31,13 @@ from hccl_py.lab.ranks import commands_for
 HERE = Path(__file__).parent
 CONFIGS = HERE.parents[1] / "cluster_configs"
 GLOO = ("gloo:1", "gloo:5", "gloo:25")
-OURS = "ours:0"
+OURS, SHARDED = "ours:off", "sharded:0"
 # Such that the best of GLOO waits about 35% of a step on two cores; models of other sizes have the same ratio of
 # computation to communication.
 BATCHES = {"sites": 88, "even": 10}
-SETTLE = 14  # steps that the scheduler sees before they count
-ROUNDS = {"4M": 4, "12M": 2, "30M": 2}
-LIMITS_S = {"2M": 140.0, "4M": 140.0, "12M": 240.0, "30M": 600.0}
+SHAPES = ("4M", "12M", "30M")
+LIMIT_S = 145.0
+STORE = OUT / "scheduler" / "training.json"
 # The hosts of a lab share this machine's cores: a rank that polls takes them from the others' computation.
 SETTINGS = {
     "HCCL_PY_SPIN": "0",
@@ -46,9 +50,44 @@ SETTINGS = {
 Steps = dict[str, list[dict[str, Any]]]
 
 
+@dataclass(frozen=True)
+class Part:
+    """One launch: where, which model, which wrappers, how many rounds.
+
+    Attributes:
+        silent: wrappers that are there for steps without synchronisation only.
+    """
+
+    where: str
+    shape: str
+    wrappers: tuple[str, ...]
+    rounds: int
+    silent: tuple[str, ...] = ()
+
+
+# The first of a cluster finds the batch size for all its others.
+PARTS = {
+    "sites-batch": Part("sites", "4M", ("gloo:1",), 6),
+    "sites-4M": Part("sites", "4M", (*GLOO, OURS), 5),
+    "sites-4M-sharded": Part("sites", "4M", (OURS, SHARDED), 6, (OURS,)),
+    "sites-12M": Part("sites", "12M", ("gloo:1", OURS), 3),
+    "sites-12M-gloo": Part("sites", "12M", ("gloo:5", "gloo:25"), 3),
+    "sites-12M-sharded": Part("sites", "12M", (OURS, SHARDED), 4, (OURS,)),
+    "sites-30M": Part("sites", "30M", (OURS,), 2),
+    "sites-30M-gloo-1": Part("sites", "30M", ("gloo:1",), 2),
+    "sites-30M-gloo-5": Part("sites", "30M", ("gloo:5",), 2),
+    "sites-30M-gloo-25": Part("sites", "30M", ("gloo:25",), 2),
+    "sites-30M-sharded": Part("sites", "30M", (OURS, SHARDED), 2, (OURS,)),
+    "even-batch": Part("even", "4M", ("gloo:1",), 15),
+    "even-4M": Part("even", "4M", (*GLOO, OURS), 15),
+    "even-12M": Part("even", "12M", (*GLOO, OURS), 10),
+    "even-30M": Part("even", "30M", (*GLOO, OURS), 4),
+}
+
+
 def launch(where: str, task: dict[str, Any]) -> dict[str, Any]:
     """Bring the cluster up, run the ranks there, take it down; what rank 0 found."""
-    task = {**task, "limit_s": LIMITS_S[task["shape"]]}
+    task = {**task, "limit_s": LIMIT_S}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "cluster.yaml"
         file.write_text(cluster(where), encoding="utf-8")
@@ -120,53 +159,84 @@ def report(where: str, shape: str, found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def run_part(name: str) -> None:
+    """One of PARTS; what it finds is kept."""
+    part, found = PARTS[name], stored()
+    first = f"{part.where}-batch"
+    batch = found[first]["next_batch"] if first in found and name != first else BATCHES[part.where]
+    task = {"shape": part.shape, "batch": batch, "rounds": part.rounds, "wrappers": part.wrappers}
+    one = launch(part.where, {**task, "silent": part.silent})
+    print(report(part.where, part.shape, one), flush=True)
+    if name == first:
+        alone_s = median(step["took_s"] for step in one["steps"]["none"])
+        waits_s = alone_s / (1 - median(waiting(one["steps"], part.wrappers[0]))) - alone_s
+        one["next_batch"] = max(1, round(batch * waits_s * 0.65 / 0.35 / alone_s))
+        print(f"  batch {one['next_batch']} for 35%", flush=True)
+    STORE.parent.mkdir(parents=True, exist_ok=True)
+    STORE.write_text(json.dumps({**stored(), name: one}), encoding="utf-8")
+
+
+def stored() -> dict[str, Any]:
+    """What parts have found so far."""
+    found: dict[str, Any] = json.loads(STORE.read_text(encoding="utf-8")) if STORE.exists() else {}
+    return found
+
+
 def record(claims: Claims, command: str) -> None:
-    """Claims baseline, overhead_sites, overhead_even, hidden and memory: the worst of the models."""
-    waits: dict[str, dict[str, float]] = {"sites": {}, "even": {}}
-    best: dict[str, float] = {}
-    hides: dict[str, float] = {}
-    memory: dict[str, float] = {}
-    samples: dict[str, Any] = {}
-    for where, worst in waits.items():
-        for shape in ROUNDS:
-            task = {"shape": shape, "batch": BATCHES[where], "rounds": ROUNDS[shape], "settle": SETTLE}
-            task["wrappers"] = [*GLOO, OURS]
-            found = launch(where, task)
-            print(report(where, shape, found), flush=True)
-            steps = samples[f"{where} {shape}"] = found["steps"]
-            worst[shape] = median(waiting(steps, OURS))
-            best[f"{where} {shape}"] = min(median(waiting(steps, name)) for name in GLOO)
-            if where == "sites":
-                hides[shape] = median(hidden(steps, OURS))
-            live, reserved = found["memory"][OURS]
-            memory[f"{where} {shape}"] = live / reserved
+    """Those of the claims baseline, overhead_sites, overhead_even, overhead_sharded, hidden and memory that are there.
+
+    Each is of the worst model, so all models must have been measured.
+    """
+    kept = stored()
+    found = {name: kept[name] for name, part in PARTS.items() if name in kept and not name.endswith("-batch")}
+    waits: dict[tuple[str, str], dict[str, float]] = {}
+    for name, one in found.items():
+        part = PARTS[name]
+        timed = [wrapper for wrapper in part.wrappers if wrapper not in part.silent]
+        row = waits.setdefault((part.where, part.shape), {})
+        row |= {wrapper: median(waiting(one["steps"], wrapper)) for wrapper in timed}
+    rows = {(where, shape): waits.get((where, shape), {}) for where in BATCHES for shape in SHAPES}
+    best = {f"{w} {s}": min(row[g] for g in GLOO) for (w, s), row in rows.items() if set(GLOO) <= set(row)}
+    ours = [one for one in found.values() if OURS in one["memory"]]
+    hides = {n: median(hidden(one["steps"], OURS)) for n, one in found.items() if OURS in one["steps"] and "sites" in n}
+    worst = {
+        "baseline": [abs(share - 0.35) for share in best.values()],
+        "overhead_sites": [row[OURS] for (where, _), row in rows.items() if where == "sites" and OURS in row],
+        "overhead_even": [row[OURS] for (where, _), row in rows.items() if where == "even" and OURS in row],
+        "overhead_sharded": [row[SHARDED] for row in rows.values() if SHARDED in row],
+        "hidden": [-share for share in hides.values()],
+        "memory": [-one["memory"][OURS][0] / one["memory"][OURS][1] for one in ours if SHARDED not in one["steps"]],
+    }
+    wanted = {"baseline": 6, "memory": 6}
     gloo = "gloo at its best: " + ", ".join(f"{what} {share:.1%}" for what, share in best.items())
-    for id_, value in (
-        ("baseline", max(abs(share - 0.35) for share in best.values())),
-        ("overhead_sites", max(waits["sites"].values())),
-        ("overhead_even", max(waits["even"].values())),
-        ("hidden", min(hides.values())),
-        ("memory", min(memory.values())),
-    ):
-        claims.record(id_, value, command=command, n=min(ROUNDS.values()), samples=samples, baseline=gloo)
+    for id_, values in worst.items():
+        if len(values) < wanted.get(id_, 3):
+            print(f"{id_}: {len(values)} of {wanted.get(id_, 3)} models are measured so far", flush=True)
+            continue
+        claims.record(
+            id_, abs(max(values)), command=command, n=min(PARTS[name].rounds for name in found),
+            samples={name: one["steps"] for name, one in found.items()}, baseline=gloo,
+        )  # fmt: skip
 
 
 def main() -> int:
     """Measure one cluster with one model."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("where", choices=["sites", "even"])
-    parser.add_argument("shape", choices=["2M", "4M", "12M", "30M"])
+    parser.add_argument("shape", choices=["2M", *SHAPES])
     parser.add_argument("wrappers", nargs="*", default=[*GLOO, OURS])
     parser.add_argument("--batch", type=int)
-    parser.add_argument("--rounds", type=int)
-    parser.add_argument("--settle", type=int, default=SETTLE)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--settle", type=int, default=0)
+    parser.add_argument("--silent", default="", help="wrappers for steps without synchronisation only")
     options = parser.parse_intermixed_args()
     task = {
         "shape": options.shape,
         "batch": options.batch or BATCHES[options.where],
-        "rounds": options.rounds or ROUNDS[options.shape],
+        "rounds": options.rounds,
         "settle": options.settle,
         "wrappers": options.wrappers,
+        "silent": options.silent.split(",") if options.silent else [],
     }
     print(report(options.where, options.shape, launch(options.where, task)))
     return 0

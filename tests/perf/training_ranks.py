@@ -1,9 +1,11 @@
 """One rank of scheduler_training.py: steps of a byte-level language model by several wrappers, in turns.
 
 A wrapper is named KIND:MIB: ``gloo:5`` is torch's DistributedDataParallel over gloo with bucket_cap_mb=5, ``stock:5``
-the same over hccl_py, ``ours:4`` hccl_py's own (0: the scheduler chooses, in a group of its own). Before all, the one
-with a scheduler makes the task's ``settle`` steps. Each round does a step by each of them and one
-of the first without synchronisation, each after a barrier, the order changing from round to round; the time of a step
+the same over hccl_py, ``ours:4`` hccl_py's own (0: the scheduler chooses, in a group of its own; ``ours:off``: as it is
+without the scheduler), ``sharded:0`` ShardedStep. Before all, the one with a scheduler makes the task's ``settle``
+steps. A step of ShardedStep is the second of two in a row, from the end of one to the end of the next: it waits for
+what the first has left under way, and leaves as much. Each round does a step by each of them and one of the first
+without synchronisation, each after a barrier, the order changing from round to round; the time of a step
 is the slowest rank's. A round with the smallest batch comes first and does not count. Rank 0 prints JSON.
 """
 
@@ -14,6 +16,7 @@ import json
 import os
 import sys
 import time
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -25,6 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import hccl_py.torch
 from hccl_py.demo.tasks import ByteModel
+from hccl_py.torch import ShardedStep
 
 SHAPES = {"2M": (192, 4), "4M": (256, 5), "12M": (400, 6), "30M": (640, 6)}  # width, layers
 LENGTH = 32
@@ -34,13 +38,15 @@ SCHEDULED = "ours:0"
 class Steps:
     """The wrappers, and how a step of each is timed."""
 
-    def __init__(self, names: list[str], shape: str) -> None:
+    def __init__(self, names: list[str], shape: str, silent: list[str]) -> None:
         self._groups: dict[str, Any] = {"gloo": dist.group.WORLD}
         self._built = {name: self._build(name, shape) for name in names}
         self._alone = self._built[names[0]]
+        self._silent = silent  # are there for steps without synchronisation only
 
     def _build(self, name: str, shape: str) -> Any:
         kind, _, mib = name.partition(":")
+        off = mib == "off"
         torch.manual_seed(0)
         model = ByteModel(*SHAPES[shape], length=LENGTH)
         wrapper: Any = hccl_py.torch.DistributedDataParallel if kind == "ours" else DistributedDataParallel
@@ -48,22 +54,25 @@ class Steps:
         if key not in self._groups:
             self._groups[key] = dist.new_group(backend="hccl_py")
         group = self._groups[key]
-        wrapped = wrapper(model, process_group=group, bucket_cap_mb=float(mib) or None)
+        if kind == "sharded":
+            return model, ShardedStep(torch.optim.AdamW(model.parameters(), lr=1e-4), model, process_group=group)
+        wrapped = wrapper(model, process_group=group, bucket_cap_mb=None if off else float(mib) or None)
+        if off:
+            wrapped._adapts = False
         return wrapped, torch.optim.AdamW(wrapped.parameters(), lr=1e-4)
 
     def time(self, name: str, batch: torch.Tensor) -> dict[str, Any]:
         """One step: seconds of the slowest rank, the CPUs' idle share, CPU seconds of all ranks together."""
         wrapped, optimizer = self._built.get(name, self._alone)
         dist.barrier()
+        if name.startswith("sharded"):
+            self._step(wrapped, optimizer, batch)
         cpus, used, start_s = _cpus(), os.times(), time.perf_counter()
-        optimizer.zero_grad()
-        if name == "none":
-            with wrapped.no_sync():
-                functional.cross_entropy(wrapped(batch).flatten(0, 1), batch.flatten()).backward()
-        else:
-            functional.cross_entropy(wrapped(batch).flatten(0, 1), batch.flatten()).backward()
-        optimizer.step()
+        with wrapped.no_sync() if name == "none" else nullcontext():
+            self._step(wrapped, optimizer, batch)
         took_s, now = time.perf_counter() - start_s, os.times()
+        if name.startswith("sharded"):
+            optimizer.wait()
         found = {"took_s": over_ranks(took_s, dist.ReduceOp.MAX)}
         found["cpu_s"] = over_ranks(now.user - used.user + now.system - used.system, dist.ReduceOp.SUM)
         idle, total = (after - before for before, after in zip(cpus, _cpus(), strict=True))
@@ -73,6 +82,12 @@ class Steps:
             found["buckets"] = [reducer.started_s, reducer.ended_s]
             found["backward_s"], found["exposed_s"] = reducer.backward_s, reducer.exposed_s
         return found
+
+    @staticmethod
+    def _step(wrapped: Any, optimizer: Any, batch: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        functional.cross_entropy(wrapped(batch).flatten(0, 1), batch.flatten()).backward()
+        optimizer.step()
 
     def memory(self) -> dict[str, list[int]]:
         """Of our wrappers: bytes of gradients, and bytes of memory files that hold them (as the kernel has them)."""
@@ -96,7 +111,7 @@ class Steps:
 
     def rounds(self, count: int, batch_size: int) -> dict[str, list[dict[str, Any]]]:
         """What each step of each round was, by wrapper."""
-        names = ["none", *self._built]
+        names = ["none", *(name for name in self._built if name not in self._silent)]
         found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
         for turn in range(-1, count):
             batch = torch.randint(0, 256, (batch_size if turn >= 0 else 1, LENGTH))
@@ -137,7 +152,7 @@ def main() -> None:
     faulthandler.dump_traceback_later(task["limit_s"], exit=True)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=task["limit_s"]))
-    steps = Steps(task["wrappers"], task["shape"])
+    steps = Steps(task["wrappers"], task["shape"], task.get("silent", []))
     settled = steps.settle(task.get("settle", 0), task["batch"])
     found = {
         "batch": task["batch"],

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from hccl_py.control import ControlLoop
+from hccl_py.scheduler.budgets import Budgets
 from hccl_py.scheduler.decision import Decision
 from hccl_py.scheduler.measurement import BucketRun
-from hccl_py.scheduler.policy import Budgets
 from hccl_py.torch.ddp.reducer import Reducer
 from hccl_py.torch.process_group import HcclProcessGroup
 

@@ -14,22 +14,13 @@ from torch.autograd import Variable
 from torch.distributed.utils import _sync_module_states, _verify_param_shape_across_processes
 
 from hccl_py.core.errors import ConfigError
-from hccl_py.core.types import DType
-from hccl_py.torch.ddp.parameters import Parameters
 from hccl_py.torch.dynamo import skip_frames
 from hccl_py.torch.process_group import HcclProcessGroup
 from hccl_py.torch.sharded.bucket import Bucket
+from hccl_py.torch.sharded.cutting import ELEMENTWISE, all_parameters, cut
 from hccl_py.torch.sharded.guard import check, guard
+from hccl_py.torch.sharded.norms import clip, spread_infinity
 from hccl_py.torch.sharded.state import load_state, whole_state
-
-_MIB = 1 << 20
-_BUCKETS, _LEAST_BUCKET_BYTES, _MOST_BUCKET_BYTES = 16, _MIB, 25 * _MIB
-# What they do to an element depends on that element alone, and on numbers that are the same on all ranks.
-ELEMENTWISE = (
-    torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad, torch.optim.Adadelta,
-    torch.optim.Adamax, torch.optim.NAdam, torch.optim.RAdam, torch.optim.RMSprop, torch.optim.Rprop,
-    torch.optim.ASGD,
-)  # fmt: skip
 
 
 class ShardedStep:
@@ -92,7 +83,7 @@ class ShardedStep:
         if not isinstance(group, HcclProcessGroup):
             raise ConfigError("ShardedStep: the process group is not of the backend hccl_py")
         self.optimizer, self.module, self.process_group = optimizer, module, group
-        self._parameters = _all_parameters(optimizer, module)
+        self._parameters = all_parameters(optimizer, module)
         places = {id(p): n for n, p in enumerate(p for one in optimizer.param_groups for p in one["params"])}
         self._numbers = [places[id(p)] for p in self._parameters.tensors]  # in the state_dict, by index
         if overlap:
@@ -100,10 +91,10 @@ class ShardedStep:
         full = optimizer.state_dict() if optimizer.state else None
         _verify_param_shape_across_processes(group, list(self._parameters.tensors))
         _sync_module_states(
-            module=module, process_group=group, broadcast_bucket_size=250 * _MIB, src=0,
+            module=module, process_group=group, broadcast_bucket_size=250 << 20, src=0,
             params_and_buffers_to_ignore=(), broadcast_buffers=True,
         )  # fmt: skip
-        self._buckets = self._cut(bucket_cap_mb)
+        self._buckets = cut(optimizer, self._parameters, group._open(), bucket_cap_mb)
         self._bucket_of = {i: bucket for bucket in self._buckets for i in bucket.order}
         self._addresses = [p.data_ptr() for p in self._parameters.tensors]
         for number, options in enumerate(optimizer.param_groups):
@@ -122,26 +113,6 @@ class ShardedStep:
         _refuse_steps(optimizer, self)
         self._detach = weakref.finalize(self, _detach, self._buckets, handles, undo)
         self._detach.atexit = False
-
-    def _cut(self, bucket_cap_mb: float | None) -> list[Bucket]:
-        parameters, engine = self._parameters, self.process_group._open()
-        numbers = {id(p): n for n, options in enumerate(self.optimizer.param_groups) for p in options["params"]}
-        num_bytes = [n * dtype.itemsize for n, dtype in zip(parameters.numel, parameters.dtype, strict=True)]
-        most = min(max(sum(num_bytes) // _BUCKETS, _LEAST_BUCKET_BYTES), _MOST_BUCKET_BYTES)
-        if bucket_cap_mb is not None:
-            most = int(bucket_cap_mb * _MIB)
-        open_: dict[tuple[int, DType], list[int]] = {}
-        found: list[tuple[int, list[int]]] = []
-        for index in reversed(range(len(parameters))):
-            key = numbers[id(parameters.tensors[index])], parameters.dtype[index]
-            members = open_.setdefault(key, [])
-            if members and sum(num_bytes[i] for i in members) + num_bytes[index] > most:
-                found.append((key[0], list(members)))
-                members.clear()
-            members.append(index)
-        found += [(key[0], members) for key, members in open_.items() if members]
-        found.sort(key=lambda one: -one[1][-1])  # by when backward completes them
-        return [Bucket(engine, members, parameters, number) for number, members in found]
 
     def _guard(self, module: nn.Module) -> Callable[[], None]:
         here = weakref.ref(self)
@@ -314,10 +285,7 @@ class ShardedStep:
         grads = [bucket.shard.grad for bucket in self._buckets if bucket.shard.grad is not None]
         if grads and not self._told:
             self._told = True
-            finite = torch.tensor([float(all(bool(torch.isfinite(grad).all()) for grad in grads))])
-            dist.all_reduce(finite, dist.ReduceOp.MIN, group=self.process_group)
-            if not finite.item():
-                grads[0][0] = float("inf")
+            spread_infinity(grads, self.process_group)
         groups: list[dict[str, Any]] = self.optimizer.param_groups
         return groups
 
@@ -334,19 +302,7 @@ class ShardedStep:
             raise ConfigError(
                 f"ShardedStep: clip_grad_norm_ by norm {norm_type} with complex parameters; 2 was expected"
             )
-        grads = self._averages("clip_grad_norm_()")
-        norms = torch.stack([torch.linalg.vector_norm(grad, norm_type, dtype=torch.float64) for grad in grads])
-        if norm_type == float("inf"):
-            total = norms.max()
-            dist.all_reduce(total, dist.ReduceOp.MAX, group=self.process_group)
-        else:
-            total = norms.pow(norm_type).sum()
-            dist.all_reduce(total, group=self.process_group)
-            total = total.pow(1.0 / norm_type)
-        factor = torch.clamp(max_norm / (total + 1e-6), max=1.0)
-        for grad in grads:
-            grad.mul_(factor.to(grad.dtype))
-        return total.to(torch.float32)
+        return clip(self._averages("clip_grad_norm_()"), max_norm, norm_type, self.process_group)
 
     # State.
 
@@ -367,25 +323,6 @@ class ShardedStep:
         """Wait for the parameters and leave the module as an ordinary one, the optimizer of no more use. Idempotent."""
         self.wait()
         self._detach()
-
-
-def _all_parameters(optimizer: torch.optim.Optimizer, module: nn.Module) -> Parameters:
-    """The optimizer's, in the order of the module."""
-    named = {id(p): name for name, p in module.named_parameters()}
-    held = [p for options in optimizer.param_groups for p in options["params"]]
-    strangers = [p for p in held if id(p) not in named or not p.requires_grad or not p.numel()]
-    if strangers:
-        raise ConfigError(
-            f"ShardedStep: {len(strangers)} parameters of the optimizer are not the module's, are frozen or are empty: "
-            f"the first is {named.get(id(strangers[0]), tuple(strangers[0].shape))}"
-        )
-    elsewhere = [p for p in held if not p.is_cpu]
-    if elsewhere:
-        raise ConfigError(
-            f"ShardedStep: {named[id(elsewhere[0])]!r} is on {elsewhere[0].device}; it serves modules in host memory"
-        )
-    kept = {id(p) for p in held}
-    return Parameters((name, p) for name, p in module.named_parameters() if id(p) in kept)
 
 
 def _on_gradient(parameter: Tensor, sharded: ShardedStep, index: int) -> Any:

@@ -8,10 +8,11 @@ from hccl_py.core.types import Collective, DType
 from hccl_py.probing import BODY_BYTES, rounds
 from hccl_py.scheduler.arrangement import Arrangement, Arranger
 from hccl_py.scheduler.buckets import BucketPlan
+from hccl_py.scheduler.budgets import Budgets
 from hccl_py.scheduler.decision import Decision, Kind
 from hccl_py.scheduler.measurement import BucketRun, ChannelUse, Measurement, Probe, ProbeRun
 from hccl_py.scheduler.partition import ends_s
-from hccl_py.scheduler.policy import Budgets, Policy
+from hccl_py.scheduler.policy import Policy
 from hccl_py.scheduler.pricing import Pricing
 from hccl_py.scheduler.select import build_table
 from hccl_py.scheduler.timeline import Timeline

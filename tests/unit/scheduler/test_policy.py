@@ -12,10 +12,11 @@ from scheduler_network import DECLARED, TIMELINE, WORLD, GBIT_Bps, World, policy
 from hccl_py.core.errors import ConfigError, InternalError
 from hccl_py.scheduler.arrangement import Arrangement
 from hccl_py.scheduler.bandit import FIRST_STEPS
+from hccl_py.scheduler.budgets import Budgets
 from hccl_py.scheduler.decision import CODECS, Decision, Kind, Tuning
 from hccl_py.scheduler.measurement import Measurement, Probe
 from hccl_py.scheduler.partition import finish_s, partition
-from hccl_py.scheduler.policy import Budgets, Policy
+from hccl_py.scheduler.policy import Policy
 
 
 def best_s(rates_Bps: dict[int, float]) -> float:
