@@ -88,6 +88,9 @@ class StatusFile:
             predicted_gain_s=decision.predicted_gain_s,
             buckets=len(decision.buckets) if decision.buckets is not None else None,
             algorithms=sorted({choice.algorithm for choice in decision.choices}),
+            codecs=sorted({choice.codec for choice in decision.choices}),
+            chunk_bytes=decision.tuning.chunk_bytes,
+            channels=decision.tuning.channels,
             digest=decision.digest[:16],
         )
 

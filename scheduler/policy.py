@@ -50,7 +50,8 @@ _MOST_PROBES = 3  # before one step
 _QUIET, _QUIET_FAR = 16, 4  # measurements after which links are probed anyway; the latter while one is not as declared
 _MOST_PATIENCE = 32  # measurements between probes for suspicions that never come true
 _MOST_KNOWN = 16  # networks of which the arrangement is remembered
-_CALM, _CALM_AGAIN = 6, 48  # measurements without a switch before something is tried; the latter after a change
+# Measurements without a switch before something is tried: the first time, after a change, and between trials.
+_CALM, _CALM_AGAIN, _CALM_BETWEEN = 32, 48, 6
 
 
 class Policy:
@@ -272,6 +273,7 @@ class Policy:
             self._explored = True
             return None
         self._bandit.begins(self.current, arm[1])
+        self._calm = _CALM_BETWEEN
         return self._switch(step, arm[1], 0.0, arm[0], before_s)
 
     def _what(self, topology: Topology) -> str:

@@ -159,6 +159,8 @@ def test_the_status_file_tells_what_happens(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
     kinds = [line["kind"] for line in lines]
     assert kinds[0] == "job" and kinds[-1] == "end" and kinds.count("switch") == 1 and "step" in kinds
+    (switch,) = (line for line in lines if line["kind"] == "switch")
+    assert (switch["codecs"], switch["chunk_bytes"], switch["channels"]) == (["exact"], 0, 0)
     with Ranks("shm", 2) as ranks:
         ranks.run(lambda comm: train(comm, 4))
     assert len(list(tmp_path.iterdir())) == 1

@@ -69,11 +69,11 @@ def launch(task: dict[str, Any], **settings: str) -> list[dict[str, Any]]:
                 )
                 for rank, (words, variables) in enumerate(commands_for(network, command, "env", environ))
             ]
-            talks = running[0]
+            talks, begun_s, last_s = running[0], time.monotonic(), time.monotonic()
             assert talks.stdout is not None and talks.stdin is not None
             try:
                 for line in talks.stdout:
-                    one = json.loads(line)
+                    one, last_s = json.loads(line), time.monotonic()
                     said.append(one)
                     if "rate" in one:
                         network.set_link(f"{last}/eth0", switch, one["rate"])
@@ -84,7 +84,10 @@ def launch(task: dict[str, Any], **settings: str) -> list[dict[str, Any]]:
                     process.kill()
                     process.wait()
     if not said or "done" not in said[-1]:
-        raise HcclError("the training that is followed ended without a result; its ranks have said why")
+        raise HcclError(
+            f"the training that is followed ended without a result after {time.monotonic() - begun_s:.0f} s; its ranks "
+            f"have said why. {len(said)} lines came, the last one {last_s - begun_s:.0f} s after the start: {said[-1:]}"
+        )
     return said
 
 

@@ -105,7 +105,7 @@ TRUTHS = {
 def test_what_no_model_knows_is_found_by_trying(truth: str, noise: float) -> None:
     world, one = World(noise), policy(explore=True)
     world.price = TRUTHS[truth]
-    world.run(one, 160)
+    world.run(one, 200)
     assert one.settled and world.price(one.current) == min(world.price(arrangement) for arrangement in tried(one))
     assert world.run(one, 60) == []  # and then there is quiet
 
@@ -267,7 +267,7 @@ def test_order_and_repetition_do_not_matter_while_things_are_tried(seed: int) ->
     world, ours, theirs = World(noise=0.004), policy(CODECS, True), policy(CODECS, True)
     world.price = TRUTHS[chance.choice(list(TRUTHS))]
     tried, old = 0, []  # type: int, list[Measurement | Probe]
-    for step in range(50):
+    for step in range(75):
         events: list[Measurement | Probe] = list(world.measure(ours))
         shown = [*events, *chance.choices([*events, *old], k=3)]
         chance.shuffle(shown)
