@@ -81,6 +81,8 @@ void run_op(Group& group, Op& op) {
       run_queued(group, queued);
       op.sequence = queued->sequence;
       op.source = queued->source;
+      op.got_tag = queued->got_tag;
+      op.got_bytes = queued->got_bytes;
       if (queued->state.load() == Op::State::failed)
         op.fail(*queued->failure);
       else

@@ -32,6 +32,7 @@ GOOD = {
     "HCCL_PY_CACHE": ("/a/cache", "/a/cache"),
     "HCCL_PY_SCHEDULER": ("1", True),
     "HCCL_PY_STATUS": ("/a/folder", "/a/folder"),
+    "HCCL_PY_PICKLE": ("any", "any"),
     "HCCL_PY_LOG_LEVEL": ("DEBUG", "debug"),
 }
 BAD = {
@@ -58,6 +59,7 @@ BAD = {
     "HCCL_PY_CACHE": ("",),
     "HCCL_PY_SCHEDULER": ("perhaps",),
     "HCCL_PY_STATUS": ("",),
+    "HCCL_PY_PICKLE": ("all",),
     "HCCL_PY_LOG_LEVEL": ("loud",),
 }
 
