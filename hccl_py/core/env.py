@@ -137,6 +137,9 @@ class Env:
     strict: bool = _setting(
         False, _flag, "0 or 1", "Between hosts, check the contract before any byte is written (one round trip)."
     )
+    check_sites: bool = _setting(
+        False, _flag, "0 or 1", "PyTorch: ranks must make each call in the same line; finds swapped calls of one shape."
+    )
     topology: str | None = _setting(
         None, _text, "path of a YAML file", "The cluster's description; unset: the local machine is discovered."
     )

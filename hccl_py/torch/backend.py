@@ -12,6 +12,9 @@ from hccl_py.core.errors import ConfigError
 from hccl_py.engine import Engine
 from hccl_py.torch.dynamo import skip_frames
 from hccl_py.torch.group_base import GroupBase
+from hccl_py.torch.keep import keep_works_of_reducers
+from hccl_py.torch.messages import MessagingGroup
+from hccl_py.torch.mixed import MixedProcessGroup, all_backends, make_others
 from hccl_py.torch.process_group import HcclProcessGroup
 from hccl_py.torch.rendezvous import register_rendezvous
 from hccl_py.torch.store import StoreBootstrap
@@ -47,11 +50,18 @@ def create(backend_options: Any, options: Options | None) -> HcclProcessGroup:
     bootstrap = StoreBootstrap(backend_options.store, backend_options.group_rank, backend_options.group_size, timeout_s)
     options = options or Options()
     engine = Engine(bootstrap, env=options.env, timeout_s=timeout_s)
-    return HcclProcessGroup(engine, backend_options.store, blocking=options.blocking, exchange=bootstrap.allgather)
+    backends = all_backends()
+    others = {device: backend for device, backend in backends.items() if backend != BACKEND}
+    kind = MixedProcessGroup if others else HcclProcessGroup
+    group = kind(engine, backend_options.store, blocking=options.blocking, exchange=bootstrap.allgather)
+    if isinstance(group, MixedProcessGroup):
+        group.own(make_others(others, backend_options), backends)
+    return group
 
 
 def register() -> None:
     """Make the backend and its rendezvous known to torch. Done once, by ``import hccl_py.torch``."""
     dist.Backend.register_backend(BACKEND, create, extended_api=True, devices=["cpu", "cuda"])
     register_rendezvous()
-    skip_frames(GroupBase, HcclProcessGroup, *WORK_CLASSES)
+    keep_works_of_reducers()
+    skip_frames(GroupBase, MessagingGroup, HcclProcessGroup, MixedProcessGroup, *WORK_CLASSES)

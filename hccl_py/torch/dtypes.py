@@ -92,15 +92,46 @@ def reduce_op(op: Any) -> ReduceOp:
         op: torch's ``ReduceOp``, or one of its names such as ``ReduceOp.SUM`` (they are of two types).
 
     Raises:
-        ConfigError: for PREMUL_SUM, which takes a factor that plans do not carry.
+        ConfigError: for what it does not know, and for PREMUL_SUM, whose factor :func:`premul_factor` takes first.
     """
     name = getattr(op, "op", op)
     try:
         return _OPS[name.value]
     except KeyError:
         raise ConfigError(
-            f"hccl_py has no reduction {name}; multiply the tensor first and use SUM, or use AVG for 1/world size"
+            f"hccl_py has no reduction {name} here; multiply the tensor first and use SUM, or use AVG for 1/world size"
         ) from None
+
+
+def short_op(op: Any) -> int | None:
+    """The number of the engine's operator, or None if it has no such one."""
+    ours = _OPS.get(getattr(op, "op", op).value)
+    return None if ours is None else int(ours)
+
+
+def premul_factor(op: Any) -> Any:
+    """The factor of a PREMUL_SUM, a number or a tensor; None for all other operators."""
+    if getattr(op, "op", None) != TorchOp.PREMUL_SUM:
+        return None
+    return op.__getstate__()[1]
+
+
+def multiplied(tensor: torch.Tensor, factor: Any, call: str) -> torch.Tensor:
+    """A copy of what this rank gives to a PREMUL_SUM: ``tensor * factor``, in float32 for all narrower floats.
+
+    Raises:
+        ConfigError: for integers, which the factor would truncate.
+    """
+    dtype = tensor.dtype
+    if not (dtype.is_floating_point or dtype.is_complex):
+        raise ConfigError(f"{call}: PREMUL_SUM is not defined on {dtype}; use SUM and multiply")
+    if dtype in (torch.float64, torch.complex128):
+        wide = dtype
+    else:
+        wide = torch.complex64 if dtype.is_complex else torch.float32
+    with torch.no_grad():
+        scaled: torch.Tensor = tensor.detach().to(wide) * factor
+        return scaled.to(dtype)
 
 
 def reduce_type(op: ReduceOp, dtype: torch.dtype, call: str) -> tuple[DType, int]:

@@ -20,8 +20,10 @@ from hccl_py.core.errors import BrokenGroupError, ConfigError, TransportUnavaila
 from hccl_py.core.types import Collective
 from hccl_py.engine import Engine
 from hccl_py.torch import tensors as memory
+from hccl_py.torch.agreement import Agreement
 from hccl_py.torch.completer import Completer
 from hccl_py.torch.device import DeviceGroupOfTensors, DeviceWork, MessageBatch, MessageWork, device_of
+from hccl_py.torch.monitored import MonitoredBarrier
 from hccl_py.torch.requests import Request
 from hccl_py.torch.staging import Staging
 from hccl_py.torch.work import HcclWork, WorkGroup, to_seconds
@@ -56,6 +58,8 @@ class GroupBase(ProcessGroup):
         self._device: DeviceGroupOfTensors | None = None  # what serves CUDA tensors, from the first on
         self._staging: Staging | None = None
         self._batch: MessageBatch | None = None
+        self._monitored: MonitoredBarrier | None = None
+        self._agreement = Agreement.of(engine)  # a thorough check before each collective, if asked for
         self._completer = Completer(f"hccl_py-futures-{engine.rank}")
         self._finished = HcclWork(None, [], self._completer)  # of calls after which nobody asks for more than wait()
         # runs once: at shutdown, when the group is collected, or when the interpreter exits
@@ -162,13 +166,10 @@ class GroupBase(ProcessGroup):
     # Inside.
 
     def _issue(self, request: Request, opts: Any, timeout: timedelta | None = None) -> HcclWork:
-        if self._completer.is_current():
-            raise ConfigError(
-                f"{request.collective.name.lower()} was called from the callback of a future. Callbacks run when "
-                "results come in, in an order that differs between ranks; wait() for the work instead, or make the "
-                "group with hccl_py.torch.Options(blocking=True)"
-            )
+        self._check_caller(request.collective.name.lower())
         engine = self._open()
+        if self._agreement is not None:
+            self._agreement.check(request, self._sequence)
         if request.keep and request.keep[0].is_cuda:
             return self._issue_on_device(request, opts)
         if request.collective is Collective.BARRIER and self._device is not None:
@@ -185,6 +186,14 @@ class GroupBase(ProcessGroup):
         if blocking and timeout_s is not None:
             work.wait(timedelta(seconds=timeout_s))
         return self._track(work)
+
+    def _check_caller(self, call: str) -> None:
+        if self._completer.is_current():
+            raise ConfigError(
+                f"{call} was called from the callback of a future. Callbacks run when results come in, in an order "
+                "that differs between ranks; wait() for the work instead, or make the group with "
+                "hccl_py.torch.Options(blocking=True)"
+            )
 
     # CUDA tensors.
 

@@ -14,21 +14,26 @@ from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, strided
+from torch._C._distributed_c10d import PrefixStore
 
 from hccl_py.core.errors import ConfigError
 from hccl_py.core.types import Collective, ReduceOp
-from hccl_py.torch import movements, reductions
+from hccl_py.engine import Engine
+from hccl_py.torch import movements, reductions, sparse
 from hccl_py.torch import tensors as memory
-from hccl_py.torch.dtypes import PLAIN, reduce_op
-from hccl_py.torch.group_base import GROUPS_OWN, GroupBase
-from hccl_py.torch.work import HcclWork, WorkGroup
+from hccl_py.torch.dtypes import PLAIN, multiplied, premul_factor, reduce_op, short_op
+from hccl_py.torch.group_base import GROUPS_OWN
+from hccl_py.torch.messages import MessagingGroup, one
+from hccl_py.torch.requests import Request
+from hccl_py.torch.store import StoreBootstrap
+from hccl_py.torch.work import HcclWork, WorkGroup, to_seconds
 
 _ALL_REDUCE, _SUM = int(Collective.ALL_REDUCE), int(ReduceOp.SUM)
 _OPTIONS = dist.AllreduceOptions
 _TORCHS_SUM: Any = dist.ReduceOp.SUM
 
 
-class HcclProcessGroup(GroupBase):
+class HcclProcessGroup(MessagingGroup):
     """A torch process group over the ranks of one engine.
 
     Args:
@@ -53,10 +58,12 @@ class HcclProcessGroup(GroupBase):
             and tensors[0].is_cuda
             and self._coalescing is None
             and self._batch is None
+            and self._agreement is None
             and self._close.alive
         ):
             asynchronous = opts.asyncOp and not self._blocking
-            quick = device.quick_all_reduce(tensors[0], int(reduce_op(opts.reduceOp)), asynchronous)
+            number = short_op(opts.reduceOp)
+            quick = None if number is None else device.quick_all_reduce(tensors[0], number, asynchronous)
             if quick is not None:
                 self._sequence += 1
                 return quick  # type: ignore[return-value]  # a work all the same
@@ -64,9 +71,25 @@ class HcclProcessGroup(GroupBase):
             work = self._all_reduce_shortly(tensors, opts)
             if work is not None:
                 return work
-        tensor = _one(tensors, "all_reduce")
-        request = reductions.all_reduce(tensor, _operator(opts, op))
-        return self._issue(request, opts, timeout)
+        tensor = one(tensors, "all_reduce")
+        if tensor.layout is not strided:
+            self._check_caller("all_reduce")
+            sparse.all_reduce(self._open(), tensor, _operator(opts, op))
+            self._sequence += 1
+            return HcclWork(None, [tensor], self._completer)
+        return self._issue(self._all_reduce_request(tensor, opts, op), opts, timeout)
+
+    def _all_reduce_request(self, tensor: Tensor, opts: Any, op: Any) -> Request:
+        factor = _factor(opts, op)
+        if factor is None:
+            return reductions.all_reduce(tensor, _operator(opts, op))
+        memory.check(tensor, "all_reduce")
+        memory.refuse_overlap(tensor, "all_reduce")
+        scaled = multiplied(tensor, factor, "all_reduce")
+        request = reductions.all_reduce(scaled, ReduceOp.SUM)
+        request.copies += ((tensor, scaled),)
+        request.result = [tensor]
+        return request
 
     def _all_reduce_shortly(self, tensors: Any, opts: Any) -> HcclWork | None:
         """The short way of a plain tensor: one look at each of its properties, and straight to the native group.
@@ -79,6 +102,8 @@ class HcclProcessGroup(GroupBase):
         plain = PLAIN.get(tensor.dtype) if type(tensor) is Tensor else None
         if plain is None or tensor.layout is not strided or not tensor.is_cpu or self._coalescing is not None:
             return None
+        if self._agreement is not None:
+            return None
         if not tensor.is_contiguous() or tensor.is_neg() or self._completer.is_current():
             return None
         asynchronous, operator = True, _SUM
@@ -87,7 +112,10 @@ class HcclProcessGroup(GroupBase):
                 return None
             asynchronous, reduction = opts.asyncOp, opts.reduceOp
             if reduction != _TORCHS_SUM:  # most are; the comparison costs a third of the conversion
-                operator = int(reduce_op(reduction))
+                number = short_op(reduction)
+                if number is None:
+                    return None
+                operator = number
         (dtype, defined), ptr, count = plain, tensor.data_ptr(), tensor.numel()
         if not defined[operator] or (count and not ptr):
             return None
@@ -105,8 +133,7 @@ class HcclProcessGroup(GroupBase):
 
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> WorkGroup:
         """Reduce several tensors, in place. All are checked before the first moves."""
-        op = _operator(opts, None)
-        return self._issue_all([reductions.all_reduce(tensor, op) for tensor in tensors], opts)
+        return self._issue_all([self._all_reduce_request(tensor, opts, None) for tensor in tensors], opts)
 
     def reduce(
         self,
@@ -119,8 +146,16 @@ class HcclProcessGroup(GroupBase):
     ) -> HcclWork:
         """Reduce one tensor to the root's. ``opts`` may be the root itself."""
         where = _root(opts, root)
-        tensor = _one(tensors, "reduce")
-        request = reductions.reduce(tensor, _operator(opts, op), where, self._rank, self._size)
+        tensor = one(tensors, "reduce")
+        given, factor = tensor, _factor(opts, op)
+        if factor is not None:
+            memory.check(tensor, "reduce")
+            memory.refuse_overlap(tensor, "reduce")
+            given, op = multiplied(tensor, factor, "reduce"), dist.ReduceOp.SUM
+        request = reductions.reduce(given, _operator(opts, op), where, self._rank, self._size)
+        if given is not tensor:
+            request.copies += ((tensor, given),) if where == self._rank else ()
+            request.result = [tensor]
         return self._issue(request, opts, timeout)
 
     def broadcast(
@@ -132,7 +167,7 @@ class HcclProcessGroup(GroupBase):
         root: int | None = None,
     ) -> HcclWork:
         """Send the root's tensor to all. ``opts`` may be the root itself."""
-        request = movements.broadcast(_one(tensors, "broadcast"), _root(opts, root), self._rank, self._size)
+        request = movements.broadcast(one(tensors, "broadcast"), _root(opts, root), self._rank, self._size)
         return self._issue(request, opts, timeout)
 
     def allgather(
@@ -144,7 +179,7 @@ class HcclProcessGroup(GroupBase):
     ) -> HcclWork | WorkGroup:
         """Gather everybody's tensor into a list of tensors."""
         blocks = output_tensors if isinstance(input_tensors, Tensor) else _one_list(output_tensors, "all_gather")
-        calls = movements.all_gather(blocks, _one(input_tensors, "all_gather"), self._rank, self._size)
+        calls = movements.all_gather(blocks, one(input_tensors, "all_gather"), self._rank, self._size)
         return self._issue_some(calls, opts, timeout)
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> HcclWork:
@@ -183,7 +218,7 @@ class HcclProcessGroup(GroupBase):
     ) -> HcclWork:
         """Gather everybody's tensor into a list at the root."""
         blocks = output_tensors if isinstance(input_tensors, Tensor) else (output_tensors[0] if output_tensors else [])
-        request = movements.gather(blocks, _one(input_tensors, "gather"), _root(opts, root), self._rank, self._size)
+        request = movements.gather(blocks, one(input_tensors, "gather"), _root(opts, root), self._rank, self._size)
         return self._issue(request, opts, timeout)
 
     def scatter(
@@ -197,7 +232,7 @@ class HcclProcessGroup(GroupBase):
     ) -> HcclWork:
         """Give each rank one tensor of the root's list."""
         blocks = input_tensors if isinstance(output_tensors, Tensor) else (input_tensors[0] if input_tensors else [])
-        request = movements.scatter(_one(output_tensors, "scatter"), blocks, _root(opts, root), self._rank, self._size)
+        request = movements.scatter(one(output_tensors, "scatter"), blocks, _root(opts, root), self._rank, self._size)
         return self._issue(request, opts, timeout)
 
     def reduce_scatter(
@@ -211,23 +246,29 @@ class HcclProcessGroup(GroupBase):
     ) -> HcclWork | WorkGroup:
         """Reduce a list of tensors over all ranks; each rank keeps one of them."""
         blocks = input_tensors if isinstance(output_tensors, Tensor) else _one_list(input_tensors, "reduce_scatter")
-        output = _one(output_tensors, "reduce_scatter")
+        output = one(output_tensors, "reduce_scatter")
+        factor = _factor(opts, op)
+        if factor is not None:
+            blocks, op = [multiplied(block, factor, "reduce_scatter") for block in blocks], dist.ReduceOp.SUM
         calls = reductions.reduce_scatter(output, blocks, _operator(opts, op), self._rank, self._size)
         return self._issue_some(calls, opts, timeout)
 
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> HcclWork:
         """Reduce one large tensor over all ranks; each rank keeps its part."""
-        request = reductions.reduce_scatter_single(output, tensor, _operator(opts, None), self._rank, self._size)
-        return self._issue(request, opts)
+        return self._issue(self._reduce_scatter_request(output, tensor, opts), opts)
+
+    def _reduce_scatter_request(self, output: Tensor, tensor: Tensor, opts: Any) -> Request:
+        factor, op = _factor(opts, None), None
+        if factor is not None:
+            tensor, op = multiplied(tensor, factor, "reduce_scatter_tensor"), dist.ReduceOp.SUM
+        return reductions.reduce_scatter_single(output, tensor, _operator(opts, op), self._rank, self._size)
 
     def reduce_scatter_single_coalesced(
         self, outputs: Sequence[Tensor], tensors: Sequence[Tensor], opts: Any = None
     ) -> WorkGroup:
         """Several :meth:`reduce_scatter_single` at once."""
-        op = _operator(opts, None)
         pairs = _paired(outputs, tensors, "reduce_scatter_tensor_coalesced")
-        calls = [reductions.reduce_scatter_single(out, own, op, self._rank, self._size) for out, own in pairs]
-        return self._issue_all(calls, opts)
+        return self._issue_all([self._reduce_scatter_request(out, own, opts) for out, own in pairs], opts)
 
     def alltoall(self, output_tensors: Sequence[Tensor], input_tensors: Sequence[Tensor], opts: Any = None) -> HcclWork:
         """Send a list of tensors, one to each rank."""
@@ -250,9 +291,36 @@ class HcclProcessGroup(GroupBase):
         """Return when all ranks have called."""
         return self._issue(movements.barrier(), opts, timeout)
 
-    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        """A barrier whose error names a rank that did not come."""
-        self.barrier(None, timeout).wait(timeout)
+    def split_group(
+        self,
+        ranks: Sequence[int],
+        timeout: timedelta | None = None,
+        opts: Any = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        device_types: Any = None,
+    ) -> HcclProcessGroup | None:
+        """A new group of ``ranks`` of this one; None, at once, on other ranks. Its members must all call.
+
+        Args:
+            group_name: by default one made of the ranks, which is good for one such group at a time.
+        """
+        members = sorted(ranks)
+        if len(set(members)) != len(members) or not members or not 0 <= members[0] <= members[-1] < self._size:
+            raise ConfigError(f"split_group: {list(ranks)} are not different ranks of this group of {self._size}")
+        if self._rank not in members:
+            return None
+        name = group_name or f"{self._group_name}/split/" + "-".join(map(str, members))
+        store = PrefixStore(f"{name}/", self.get_group_store())
+        seconds = to_seconds(timeout) or self._open().timeout_s
+        bootstrap = StoreBootstrap(store, members.index(self._rank), len(members), seconds)
+        engine = Engine(bootstrap, env=self._engine.env, timeout_s=seconds)
+        group = HcclProcessGroup(engine, store, blocking=self._blocking, exchange=bootstrap.allgather)
+        group.setGroupName(name)
+        group.setGroupDesc(group_desc or f"split of {self._group_name}")
+        return group
+
+    splitGroup = split_group
 
     # The names before torch 2.13.
     _allgather_base = all_gather_single
@@ -260,53 +328,6 @@ class HcclProcessGroup(GroupBase):
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
     alltoall_base = all_to_all_single
-
-    # Point to point.
-
-    def send(self, tensors: Sequence[Tensor] | Tensor, dst: int, tag: int = 0) -> HcclWork:
-        """Send one tensor to rank ``dst``."""
-        tensor = _one(tensors, "send")
-        self._check_peer(dst, "send")
-        if tensor.is_cuda:
-            return self._message(tensor, dst, "send", True)
-        memory.check(tensor, "send")
-        home = memory.readable(tensor)
-        handle = self._open().start_send(home.data_ptr(), _nbytes(home), dst, tag, keep=(home, tensor))
-        return self._track(HcclWork(handle, [tensor], self._completer, in_order=False))
-
-    def recv(self, tensors: Sequence[Tensor] | Tensor, src: int, tag: int = 0) -> HcclWork:
-        """Receive one tensor from rank ``src``."""
-        self._check_peer(src, "recv")
-        tensor = _one(tensors, "recv")
-        if tensor.is_cuda:
-            return self._message(tensor, src, "recv", False)
-        return self._receive(tensor, src, tag)
-
-    def recv_anysource(self, tensors: Sequence[Tensor] | Tensor, tag: int = 0) -> HcclWork:
-        """Receive one tensor from whoever sends it; the work knows who did."""
-        return self._receive(_one(tensors, "recv"), -1, tag)
-
-    recvAnysource = recv_anysource
-
-    def _receive(self, tensor: Tensor, src: int, tag: int) -> HcclWork:
-        if tensor.is_cuda:
-            raise ConfigError("recv: a tensor on a GPU needs the rank that sends; recv from anybody is for CPU tensors")
-        memory.check(tensor, "recv")
-        home, copies = memory.writable(tensor, "recv")
-        handle = self._open().start_recv(home.data_ptr(), _nbytes(home), src, tag, keep=(home, tensor))
-        return self._track(HcclWork(handle, [tensor], self._completer, copies, in_order=False))
-
-    def _check_peer(self, peer: int, call: str) -> None:
-        if not 0 <= peer < self._size or peer == self._rank:
-            raise ConfigError(f"{call}: rank {peer} is not another rank of this group of {self._size}")
-
-
-def _one(tensors: Sequence[Tensor] | Tensor, call: str) -> Tensor:
-    if isinstance(tensors, Tensor):
-        return tensors
-    if len(tensors) != 1:
-        raise ConfigError(f"{call}: {len(tensors)} tensors given; a rank has one device and passes one tensor a call")
-    return tensors[0]
 
 
 def _one_list(lists: Sequence[Sequence[Tensor]], call: str) -> Sequence[Tensor]:
@@ -330,11 +351,12 @@ def _operator(opts: Any, op: Any) -> ReduceOp:
     return reduce_op(dist.ReduceOp.SUM if op is None or isinstance(op, int) else op)
 
 
+def _factor(opts: Any, op: Any) -> Any:
+    """The factor of PREMUL_SUM, or None."""
+    return premul_factor(getattr(opts, "reduceOp", opts) if op is None else op)
+
+
 def _root(opts: Any, root: int | None) -> int:
     if root is not None:
         return root
     return int(getattr(opts, "rootRank", opts) or 0)
-
-
-def _nbytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()

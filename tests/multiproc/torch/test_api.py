@@ -21,3 +21,13 @@ def test_errors_reach_whoever_waits(torchrun):
 def test_a_failed_check_fails_the_launch(torchrun):
     outcome = torchrun("broken.py", 1)
     outcome.failed("FAILED wrong on rank 0")
+
+
+def test_what_gloo_gets_wrong(torchrun):
+    outcome = torchrun("rows.py", 2)
+    outcome.passed("PASSED 11:")
+
+
+def test_groups_of_all_kinds(torchrun):
+    outcome = torchrun("groups.py", 2)
+    outcome.passed("PASSED 8:")

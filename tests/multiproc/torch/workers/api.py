@@ -159,8 +159,7 @@ def refusals_leave_tensors_alone() -> None:
     assert whole.tolist() == [0, 1, 2, 3]
     refuses(ConfigError, "BAND", lambda: dist.all_reduce(mine(), OPS.BAND))
     refuses(ConfigError, "share memory", lambda: dist.all_reduce(torch.ones(1).expand(4)))
-    refuses(ConfigError, "to_dense", lambda: WORLD.allreduce([torch.eye(3).to_sparse()]))
-    refuses(ConfigError, "reduction", lambda: dist.all_reduce(mine(), dist._make_nccl_premul_sum(2.0)))
+    refuses(ConfigError, "to_dense", lambda: WORLD.allreduce([torch.eye(3).to_sparse_csr()]))
     refuses(ConfigError, "meta", lambda: WORLD.allreduce([torch.ones(3, device="meta")]))
     refuses(ConfigError, "one tensor", lambda: WORLD.allreduce([mine(), mine()]))
     refuses(ConfigError, "elements", lambda: dist.all_gather_into_tensor(torch.zeros(4 * SIZE + 1), mine()))

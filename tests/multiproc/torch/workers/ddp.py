@@ -155,10 +155,11 @@ def power_sgd() -> None:
 
 def uneven_inputs() -> None:
     ddp = DistributedDataParallel(Model(False), process_group=FREE)
-    with Join([ddp]):
-        for step in range(2 + (RANK == 0)):
-            ddp(torch.randn(16, 32), torch.randint(0, 10, (16,)), step).sum().backward()
-    assert ddp.module.first.weight.grad is not None
+    for divide_by_initial_world_size in (True, False):
+        with Join([ddp], divide_by_initial_world_size=divide_by_initial_world_size):
+            for step in range(2 + (RANK == 0)):
+                ddp(torch.randn(16, 32), torch.randint(0, 10, (16,)), step).sum().backward()
+        assert ddp.module.first.weight.grad is not None
 
 
 def without_views_or_sync() -> None:
