@@ -49,7 +49,9 @@ def replace_calls(swap: bool) -> None:
         inner = getattr(c10d, name)
 
         def call(*arguments: Any, _inner: Callable[..., Any] = inner, _name: str = name, **named: Any) -> Any:
-            note_group()
+            named_backend = arguments[0] if _name == "init_process_group" and arguments else named.get("backend")
+            if named_backend is None or re.search(r"\b(gloo|hccl_py)\b", str(named_backend)):
+                note_group()
             if swap and named.get("backend") is not None:
                 named["backend"] = replaced(named["backend"])
             if swap and _name == "init_process_group" and arguments:
