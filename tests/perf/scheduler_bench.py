@@ -16,6 +16,7 @@ from pathlib import Path
 import scheduler_following
 import scheduler_harm
 import scheduler_simulation
+import scheduler_tables
 import scheduler_training
 from claims import OUT, Claims
 
@@ -80,6 +81,11 @@ def harm(name: str) -> Callable[[Claims], None]:
     return part
 
 
+def tables(claims: Claims) -> None:
+    """Measures nothing: puts what was measured into docs/."""
+    scheduler_tables.write()
+
+
 def _tests(claims: Claims, id_: str, *words: str) -> None:
     """A claim that is a set of tests: how many fail."""
     run = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=line", *words]
@@ -107,6 +113,7 @@ PARTS: dict[str, tuple[Callable[[Claims], object], tuple[str, ...]]] = {
     "bits": (bits, ("bit_equal",)),
     **{name: (harm(name), ("no_harm",)) for name in scheduler_harm.PARTS},
     **{name: (training(name), TRAINING) for name in scheduler_training.PARTS},
+    "tables": (tables, ()),
 }
 
 

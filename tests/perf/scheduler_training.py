@@ -2,7 +2,7 @@
 
     python tests/perf/scheduler_training.py sites|even 4M|12M|30M [--batch N] [--rounds N] [WRAPPER...]
 
-``make bench-scheduler PART=sites-batch,sites-4M,...`` runs the launches of PARTS; what each found is kept in
+``make bench-scheduler PART=sites-4M,sites-12M,...`` runs the launches of PARTS; what each found is kept in
 out/bench/scheduler/training.json, and claims are made of all that is there.
 
 Waiting is paired: (a step - the step without synchronisation of the same round) / the step, all ranks running; the
@@ -56,6 +56,7 @@ class Part:
 
     Attributes:
         silent: wrappers that are there for steps without synchronisation only.
+        calibrate: rounds of the first wrapper that find the batch, for this part and those of its model that follow.
     """
 
     where: str
@@ -63,25 +64,23 @@ class Part:
     wrappers: tuple[str, ...]
     rounds: int
     silent: tuple[str, ...] = ()
+    calibrate: int = 0
 
 
-# The first of a cluster finds the batch size for all its others.
 PARTS = {
-    "sites-batch": Part("sites", "4M", ("gloo:1",), 6),
-    "sites-4M": Part("sites", "4M", (*GLOO, OURS), 5),
+    "sites-4M": Part("sites", "4M", (*GLOO, OURS), 5, calibrate=3),
     "sites-4M-sharded": Part("sites", "4M", (OURS, SHARDED), 6, (OURS,)),
-    "sites-12M": Part("sites", "12M", ("gloo:1", OURS), 3),
-    "sites-12M-gloo": Part("sites", "12M", ("gloo:5", "gloo:25"), 3),
+    "sites-12M": Part("sites", "12M", ("gloo:1", OURS), 3, calibrate=1),
+    "sites-12M-gloo": Part("sites", "12M", ("gloo:5", "gloo:25"), 2),
     "sites-12M-sharded": Part("sites", "12M", (OURS, SHARDED), 4, (OURS,)),
+    "sites-30M-gloo-1": Part("sites", "30M", ("gloo:1",), 1, calibrate=1),
     "sites-30M": Part("sites", "30M", (OURS,), 2),
-    "sites-30M-gloo-1": Part("sites", "30M", ("gloo:1",), 2),
-    "sites-30M-gloo-5": Part("sites", "30M", ("gloo:5",), 2),
-    "sites-30M-gloo-25": Part("sites", "30M", ("gloo:25",), 2),
+    "sites-30M-gloo-5": Part("sites", "30M", ("gloo:5",), 1),
+    "sites-30M-gloo-25": Part("sites", "30M", ("gloo:25",), 1),
     "sites-30M-sharded": Part("sites", "30M", (OURS, SHARDED), 2, (OURS,)),
-    "even-batch": Part("even", "4M", ("gloo:1",), 15),
-    "even-4M": Part("even", "4M", (*GLOO, OURS), 15),
-    "even-12M": Part("even", "12M", (*GLOO, OURS), 10),
-    "even-30M": Part("even", "30M", (*GLOO, OURS), 4),
+    "even-4M": Part("even", "4M", (*GLOO, OURS), 15, calibrate=10),
+    "even-12M": Part("even", "12M", (*GLOO, OURS), 8, calibrate=4),
+    "even-30M": Part("even", "30M", (*GLOO, OURS), 3, calibrate=1),
 }
 
 
@@ -161,17 +160,19 @@ def report(where: str, shape: str, found: dict[str, Any]) -> str:
 
 def run_part(name: str) -> None:
     """One of PARTS; what it finds is kept."""
-    part, found = PARTS[name], stored()
-    first = f"{part.where}-batch"
-    batch = found[first]["next_batch"] if first in found and name != first else BATCHES[part.where]
+    part, kept = PARTS[name], stored()
+    batch = BATCHES[part.where]
+    for other, its in PARTS.items():  # that of the same model counts, else that of the one before
+        if (
+            its.calibrate
+            and its.where == part.where
+            and other in kept
+            and SHAPES.index(its.shape) <= SHAPES.index(part.shape)
+        ):
+            batch = kept[other]["batch"]
     task = {"shape": part.shape, "batch": batch, "rounds": part.rounds, "wrappers": part.wrappers}
-    one = launch(part.where, {**task, "silent": part.silent})
+    one = launch(part.where, {**task, "silent": part.silent, "calibrate": part.calibrate, "share": 0.35})
     print(report(part.where, part.shape, one), flush=True)
-    if name == first:
-        alone_s = median(step["took_s"] for step in one["steps"]["none"])
-        waits_s = alone_s / (1 - median(waiting(one["steps"], part.wrappers[0]))) - alone_s
-        one["next_batch"] = max(1, round(batch * waits_s * 0.65 / 0.35 / alone_s))
-        print(f"  batch {one['next_batch']} for 35%", flush=True)
     STORE.parent.mkdir(parents=True, exist_ok=True)
     STORE.write_text(json.dumps({**stored(), name: one}), encoding="utf-8")
 
@@ -188,7 +189,7 @@ def record(claims: Claims, command: str) -> None:
     Each is of the worst model, so all models must have been measured.
     """
     kept = stored()
-    found = {name: kept[name] for name, part in PARTS.items() if name in kept and not name.endswith("-batch")}
+    found = {name: kept[name] for name in PARTS if name in kept}
     waits: dict[tuple[str, str], dict[str, float]] = {}
     for name, one in found.items():
         part = PARTS[name]

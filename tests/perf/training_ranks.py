@@ -19,6 +19,7 @@ import time
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -86,7 +87,8 @@ class Steps:
     @staticmethod
     def _step(wrapped: Any, optimizer: Any, batch: torch.Tensor) -> None:
         optimizer.zero_grad()
-        functional.cross_entropy(wrapped(batch).flatten(0, 1), batch.flatten()).backward()
+        loss = functional.cross_entropy(wrapped(batch).flatten(0, 1), batch.flatten())
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
     def memory(self) -> dict[str, list[int]]:
@@ -103,15 +105,21 @@ class Steps:
         batch = torch.randint(0, 256, (batch_size, LENGTH))
         return [self.time(SCHEDULED, batch)["took_s"] for _ in range(count)] if SCHEDULED in self._built else []
 
+    def calibrated(self, count: int, batch_size: int, share: float) -> int:
+        """The batch size with which the first wrapper waits this share of a step; the same on all ranks."""
+        times = self.rounds(count, batch_size, [next(iter(self._built))])
+        alone_s, with_s = (float(median(step["took_s"] for step in steps)) for steps in times.values())
+        return max(1, round(batch_size * (with_s - alone_s) * (1 - share) / share / alone_s))
+
     def switches(self) -> list[list[Any]]:
         """What the scheduler did: step, why, the predicted gain and what came of it, whether it was taken back."""
         adaptation = self._built[SCHEDULED][0]._adaptation if SCHEDULED in self._built else None
         outcomes = adaptation._loop.policy.outcomes if adaptation is not None else []
         return [[o.step, o.why, o.predicted_gain_s, o.achieved_gain_s, o.taken_back] for o in outcomes]
 
-    def rounds(self, count: int, batch_size: int) -> dict[str, list[dict[str, Any]]]:
+    def rounds(self, count: int, batch_size: int, only: list[str] | None = None) -> dict[str, list[dict[str, Any]]]:
         """What each step of each round was, by wrapper."""
-        names = ["none", *(name for name in self._built if name not in self._silent)]
+        names = ["none", *(only or [name for name in self._built if name not in self._silent])]
         found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
         for turn in range(-1, count):
             batch = torch.randint(0, 256, (batch_size if turn >= 0 else 1, LENGTH))
@@ -154,9 +162,12 @@ def main() -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=task["limit_s"]))
     steps = Steps(task["wrappers"], task["shape"], task.get("silent", []))
     settled = steps.settle(task.get("settle", 0), task["batch"])
+    batch = task["batch"]
+    if task.get("calibrate"):
+        batch = steps.calibrated(task["calibrate"], batch, task["share"])
     found = {
-        "batch": task["batch"],
-        "steps": steps.rounds(task["rounds"], task["batch"]),
+        "batch": batch,
+        "steps": steps.rounds(task["rounds"], batch),
         "settled_s": settled,
         "switches": steps.switches(),
         "memory": steps.memory(),
