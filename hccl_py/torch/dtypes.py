@@ -120,9 +120,10 @@ def multiplied(tensor: torch.Tensor, factor: Any, call: str) -> torch.Tensor:
     """A copy of what this rank gives to a PREMUL_SUM: ``tensor * factor``, in float32 for all narrower floats.
 
     Raises:
-        ConfigError: for integers, which the factor would truncate.
+        ConfigError: for integers, which the factor would truncate, and types that do not add up.
     """
     dtype = tensor.dtype
+    reduce_type(ReduceOp.SUM, dtype, call)
     if not (dtype.is_floating_point or dtype.is_complex):
         raise ConfigError(f"{call}: PREMUL_SUM is not defined on {dtype}; use SUM and multiply")
     if dtype in (torch.float64, torch.complex128):

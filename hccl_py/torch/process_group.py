@@ -133,7 +133,13 @@ class HcclProcessGroup(MessagingGroup):
 
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> WorkGroup:
         """Reduce several tensors, in place. All are checked before the first moves."""
-        return self._issue_all([self._all_reduce_request(tensor, opts, None) for tensor in tensors], opts)
+        given = memory.each_apart(tensors)
+        calls = [self._all_reduce_request(tensor, opts, None) for tensor in given]
+        for request, tensor, copy in zip(calls, tensors, given, strict=True):
+            if copy is not tensor:  # the same memory is twice in the list: each gets what it had at first, reduced
+                request.copies += ((tensor, copy),)
+                request.result = [tensor]
+        return self._issue_all(calls, opts)
 
     def reduce(
         self,

@@ -7,6 +7,7 @@ memory (lazy conjugates and negations), is copied in and out; what can be neithe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -123,6 +124,15 @@ def apart(source: Tensor, target: Tensor, target_bytes: int, offset_bytes: int) 
         return source
     with torch.no_grad():
         return source.clone()
+
+
+def each_apart(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    """``tensors``, or copies of all of them if two share memory."""
+    spans = sorted((tensor.data_ptr(), tensor.numel() * tensor.element_size()) for tensor in tensors)
+    if all(start + size_bytes <= after for (start, size_bytes), (after, _) in pairwise(spans)):
+        return tensors
+    with torch.no_grad():
+        return [tensor.detach().clone() for tensor in tensors]
 
 
 def copy_home(copies: Sequence[Copy]) -> None:

@@ -78,6 +78,15 @@ def _reduce_options(op: object) -> dist.AllreduceOptions:
     return options
 
 
+def one_tensor_twice() -> None:
+    x = mine()
+    dist.all_reduce_coalesced([x, x])
+    assert (x == TOTAL).all()
+    work = dist.all_reduce_coalesced([x[:3], x[1:], mine(2)], async_op=True)
+    work.wait()
+    assert (x == TOTAL * SIZE).all()
+
+
 def sparse_sum() -> None:
     index = torch.tensor([[RANK, 3, 3], [0, 1, 1]])
     own = torch.sparse_coo_tensor(index, torch.tensor([1.0, 2.0, 4.0]), (5, 2))
@@ -179,8 +188,8 @@ run_all(
     {
         check.__name__: check
         for check in (
-            monitored_barrier, premultiplied, sparse_sum, ddp_with_sparse_gradients, split, mixed, mixed_the_other_way,
-            a_thousand_groups,
+            monitored_barrier, premultiplied, one_tensor_twice, sparse_sum, ddp_with_sparse_gradients, split, mixed,
+            mixed_the_other_way, a_thousand_groups,
         )
     }
 )  # fmt: skip
