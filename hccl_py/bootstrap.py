@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from typing import Any, Protocol
 
+from hccl_py import _native
 from hccl_py.core.env import Env, Launch
 from hccl_py.core.errors import CollectiveTimeoutError, ConfigError
 
@@ -72,6 +73,7 @@ class ThreadBootstrap:
             self.size = size
             self.barrier = threading.Barrier(size, timeout=timeout_s)
             self.board: list[bytes] = [b""] * size
+            self.hub: _native.Hub | None = None
 
     def __init__(self, meeting: ThreadBootstrap.Meeting, rank: int) -> None:
         self.rank = rank
@@ -89,6 +91,15 @@ class ThreadBootstrap:
         except threading.BrokenBarrierError:
             raise CollectiveTimeoutError(f"rank {self.rank}: a thread of this group did not come", self.rank) from None
         return gathered
+
+    def new_hub(self) -> _native.Hub:
+        """The hub of a new group of the reference transport. Collective."""
+        if self.rank == 0:
+            self._meeting.hub = _native.Hub(self.size)
+        self.allgather(b"")
+        hub = self._meeting.hub
+        assert hub is not None
+        return hub
 
 
 def detect(env: Env, launch: Launch | None = None) -> Bootstrap:

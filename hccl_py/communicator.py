@@ -356,13 +356,33 @@ class Communicator(PreparedCollectives, BufferMessages, BufferCollectives):
             self._parts = (by_host(self),)
         return self._parts[0]
 
-    def close(self) -> None:
-        """Leave the group. Idempotent."""
+    def resync(self) -> list[str]:
+        """Go on after an error, or where ranks are no longer at the same place of their program. Collective.
+
+        All ranks leave the group and connect anew: see :meth:`Engine.resync <hccl_py.engine.Engine.resync>`. What was
+        prepared must be prepared anew.
+
+        Returns:
+            by rank, the line of its latest call at which ranks disagreed; "" where there was none.
+        """
+        self._leave_parts()
+        self._codecs.clear()
+        places = self._engine.resync()
+        self._native = self._engine.native
+        self._quick = self._native.run_arrays
+        return places
+
+    def _leave_parts(self) -> None:
         parts = self._parts[0] if self._parts is not None else None
         if parts is not None:
             parts.close()
         if self._gpu is not None:
             self._gpu.close()
+        self._parts = self._gpu = None
+
+    def close(self) -> None:
+        """Leave the group. Idempotent."""
+        self._leave_parts()
         self._engine.close()
 
     def __enter__(self) -> Communicator:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 from hccl_py import _native
-from hccl_py.bootstrap import Bootstrap
+from hccl_py.bootstrap import Bootstrap, ThreadBootstrap
 from hccl_py.core.env import Env
 from hccl_py.core.errors import CollectiveTimeoutError, ConfigError, DesyncError, HcclError
 from hccl_py.core.types import Collective, DType, ReduceOp
@@ -113,7 +113,7 @@ class Engine:
     """One rank's membership in a group of ranks that are connected and agree on their settings.
 
     Args:
-        bootstrap: how the ranks find each other; used during construction only.
+        bootstrap: how the ranks find each other; used during construction and by :meth:`resync`.
         env: settings (None: from the environment).
         timeout_s: of each operation and of connecting (None: as the settings say).
         hub: the ranks are threads of this process and use the reference transport.
@@ -142,9 +142,9 @@ class Engine:
         self._programs: dict[bytes, int] = {}  # by the digest of the plan, its number in the group
         _log.setLevel(self._env.log_level.upper())
         self._cluster: ClusterConfig | None = None
-        self._group: _native.Group = self._together(bootstrap, "configure", lambda: self._make(hub))
-        # At exit too: peers that wait for this rank hear at once that it is gone.
-        self._close = weakref.finalize(self, self._group.close)
+        self._bootstrap, self._hub = bootstrap, hub
+        self._disagreed_at = ""  # where the latest call was whose ranks disagreed
+        self._enter(bootstrap, hub)
         self.hosts = tuple(self._connect(bootstrap, hub))  # by rank, a word; equal: they share memory
         slot_bytes = self._group.slot_bytes if len(set(self.hosts)) == 1 else 0
         self._planner = Planner(self.hosts, self._env, slot_bytes, self._cluster)
@@ -153,6 +153,12 @@ class Engine:
             _log.warning("%s; these ranks use tcp among themselves", self._group.warning)
         wires = {peer: self.transport_to(peer) for peer in range(self.size)}
         _log.info("rank %d of %d is connected: %s", self.rank, self.size, wires)
+
+    def _enter(self, bootstrap: Bootstrap, hub: _native.Hub | None) -> None:
+        """Make this rank's native group, not yet connected."""
+        self._group: _native.Group = self._together(bootstrap, "configure", lambda: self._make(hub))
+        # At exit too: peers that wait for this rank hear at once that it is gone.
+        self._close = weakref.finalize(self, self._group.close)
         self._run: Callable[..., bool] = self._group.run
 
     def _make(self, hub: _native.Hub | None) -> _native.Group:
@@ -478,7 +484,34 @@ class Engine:
         """
         return self._group.pace(peer, channel, most_Bps)
 
-    # The end
+    # The end, and a new beginning
+
+    def resync(self) -> list[str]:
+        """Go on after an error: all ranks leave the group and connect anew, with an empty queue. Collective.
+
+        What was under way anywhere fails (who waits for a rank that is here already gets PeerLostError, and comes here,
+        too); prepared calls must be prepared anew, plans and settings stay. Also for groups that are not broken, whose
+        ranks are no longer at the same place of their program.
+
+        Returns:
+            by rank, the line of its latest call at which ranks disagreed; "" where there was none.
+
+        Raises:
+            TransportUnavailableError, CollectiveTimeoutError: ranks cannot reach each other, or do not come (how long
+                that takes is up to the bootstrap).
+        """
+        bootstrap = self._bootstrap
+        self.close()
+        # Nobody connects before all have left, so that nobody takes an old peer's wires for a new one's.
+        places = [place.decode() for place in bootstrap.allgather(self._disagreed_at.encode())]
+        self._disagreed_at = ""
+        if isinstance(bootstrap, ThreadBootstrap) and self._hub is not None:
+            self._hub = bootstrap.new_hub()
+        self._tables.clear()
+        self._programs.clear()
+        self._enter(bootstrap, self._hub)
+        self._connect(bootstrap, self._hub)
+        return places
 
     def abort(self, why: str = "abort() was called") -> None:
         """Make everything under way fail, here and on the other ranks. Any thread; idempotent."""
@@ -496,7 +529,7 @@ class Engine:
 
     def _with_sites(self, error: DesyncError, site: Site | None) -> DesyncError:
         """The error with the lines of the two programs that disagree."""
-        ours = describe(site)
+        ours = self._disagreed_at = describe(site)
         theirs = ""
         numbered = re.search(r"#(\d+)", error.ours)
         if numbered is not None:
