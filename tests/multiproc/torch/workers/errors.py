@@ -95,6 +95,16 @@ def this_wait_is_too_short() -> None:
     dist.barrier()
 
 
+def a_call_with_its_own_timeout() -> None:
+    group = dist.new_group()
+    options = dist.AllreduceOptions()
+    options.timeout = timedelta(seconds=0.3)
+    options.asyncOp = False
+    if RANK == 0:
+        refuses(CollectiveTimeoutError, "after 0.3 s", lambda: group.allreduce([torch.ones(4)], options))
+    dist.barrier()
+
+
 def use_after_destroy() -> None:
     group = dist.new_group()
     dist.barrier(group)
@@ -123,7 +133,8 @@ run_all(
         for check in (
             wrong_shape_raises_on_all_ranks, wrong_shape_by_wait, wrong_shape_by_future, wrong_shape_by_functional,
             wrong_op_dtype_root_or_collective, uneven_sizes_not_agreed, ddp_backward_raises, nobody_comes_in_time,
-            this_wait_is_too_short, use_after_destroy, abort_ends_what_waits, wrong_options,
+            this_wait_is_too_short, a_call_with_its_own_timeout, use_after_destroy, abort_ends_what_waits,
+            wrong_options,
         )
     }
 )  # fmt: skip
