@@ -20,7 +20,7 @@
 namespace hccl_py {
 namespace {
 
-constexpr std::int64_t kLongestSleep_ns = 100'000'000;
+constexpr std::int64_t kLongestSleep_ns = 100'000'000, kShortestSleep_ns = 10'000'000;
 constexpr std::int64_t kStartTime_ns = 100'000;           // that start() drives before it returns
 constexpr std::uint32_t kTurnsPerLook = 8;                // of waiting for a collective, per look for messages
 
@@ -76,7 +76,7 @@ void Group::check_usable() const {
   if (Forks::count() != forks_)
     throw BrokenGroupError("this group belongs to the parent of this process, a forked child has no part in it: connect one after the fork");
   if (closed_.load()) throw BrokenGroupError("this group was closed");
-  if (broken_.load()) throw BrokenGroupError("this group is broken since an earlier error: " + describe_broken());
+  throw_broken();
 }
 
 bool Group::prepare(Op& op) const {
@@ -322,7 +322,7 @@ void Group::drive_until(Op& op) {
       if (stop) break_down(interrupt_failure());
       if (abort_asked_.load()) check_health();
     }
-    if (op.pending()) sleep(std::min(kLongestSleep_ns, op.deadline_ns - monotonic_ns()));
+    if (op.pending()) sleep(std::clamp(op.deadline_ns - monotonic_ns(), kShortestSleep_ns, kLongestSleep_ns));
   }
 }
 
@@ -387,6 +387,7 @@ void Group::take_in() {
   for (std::shared_ptr<Op>& op : inbox_) {
     if (broken_.load(std::memory_order_relaxed)) {
       op->fail(broken_failure());
+      told_.store(true);
       pending_.fetch_sub(1, std::memory_order_relaxed);
       failed = true;
     } else if (op->kind == Op::Kind::collective) {

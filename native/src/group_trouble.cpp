@@ -18,6 +18,7 @@ using Sequence = std::atomic_ref<std::uint64_t>;
 
 constexpr std::int64_t kLiveness_ns = 100'000'000;
 constexpr std::int64_t kGoodbye_ns = 500'000'000;
+constexpr std::int64_t kRumour_ns = 200'000'000;  // to hear from those who know better who is late
 
 }  // namespace
 
@@ -33,11 +34,14 @@ void Group::check_health() {
     return;
   }
   const std::int64_t now = monotonic_ns();
-  const Op* late = current_ != nullptr && current_->deadline_ns <= now ? current_ : nullptr;
+  // The board tells who has not come. By wires, whom we wait for may be waiting as well: ranks beside the culprit go first.
+  const std::int64_t rumour_ns = remote_ ? kRumour_ns : 0;
+  const bool certain = phase_ == Phase::following || phase_ == Phase::arriving;
+  const Op* late = current_ != nullptr && current_->deadline_ns + (certain ? 0 : rumour_ns) <= now ? current_ : nullptr;
   for (const std::shared_ptr<Op>& op : messages_)
-    if (op->pending() && op->deadline_ns <= now) late = op.get();
+    if (op->pending() && op->deadline_ns + rumour_ns <= now) late = op.get();
   for (Op* op : messages_now_)
-    if (op != nullptr && op->pending() && op->deadline_ns != 0 && op->deadline_ns <= now) late = op;
+    if (op != nullptr && op->pending() && op->deadline_ns != 0 && op->deadline_ns + rumour_ns <= now) late = op;
   if (late != nullptr) {
     break_down(timeout_failure(*late));
     return;
@@ -185,6 +189,9 @@ void Group::break_down(Failure why) {
   if (why.text.empty() && why.kind == FailureKind::desync)
     why.text = "rank " + std::to_string(rank_) + " found that rank " + std::to_string(why.culprit) + " runs something else as #" +
                std::to_string(why.sequence);
+  // Who found out first knows best: a rank that ended because of it is no culprit.
+  if (why.kind == FailureKind::peer_lost || why.kind == FailureKind::timeout)
+    if (Failure news = from_board()) why = std::move(news);
   if (why.kind == FailureKind::timeout && why.waited_s == 0) why.waited_s = options_.timeout_s;  // another rank's, as long as ours
   {
     const std::lock_guard lock(broken_mutex_);
@@ -193,6 +200,7 @@ void Group::break_down(Failure why) {
     broken_.store(true);
   }
   spread(why);
+  if (current_ != nullptr || !collectives_.empty() || !messages_.empty() || messages_now_[0] != nullptr) told_.store(true);
   p2p_->fail_all(why);
   if (current_ != nullptr) {
     Op& op = *current_;
@@ -213,7 +221,14 @@ Failure Group::broken_failure() const {
   return broken_why_;
 }
 
-std::string Group::describe_broken() const { return broken_failure().text; }
+void Group::throw_broken() const {
+  const Failure why = broken_failure();
+  const std::string text = "this group is broken since an earlier error: " + why.text +
+                           (why.culprit >= 0 && why.text.find("rank") == std::string::npos ? " (rank " + std::to_string(why.culprit) + ")" : "");
+  // It came between calls: the first call tells.
+  if (why.kind == FailureKind::peer_lost && !told_.exchange(true)) throw PeerLostError(text, why.culprit);
+  throw BrokenGroupError(text);
+}
 
 Failure Group::abort_failure() const {
   const std::lock_guard lock(broken_mutex_);

@@ -193,7 +193,7 @@ class Group : public std::enable_shared_from_this<Group> {
   Failure broken_failure() const;
   Failure abort_failure() const;
   Failure interrupt_failure() const;
-  std::string describe_broken() const;
+  [[noreturn]] void throw_broken() const;
 
   const std::uint32_t rank_;
   const std::uint32_t world_;
@@ -277,6 +277,7 @@ class Group : public std::enable_shared_from_this<Group> {
   std::uint64_t rounds_ = 0;  // of the slots, so far
 
   std::atomic<bool> broken_{false};
+  mutable std::atomic<bool> told_{false};  // some call has failed because of it
   mutable std::mutex broken_mutex_;
   Failure broken_why_;
   std::string abort_text_;
