@@ -2,7 +2,7 @@
 
 torch's wheel brings one of them (``distributed_test``); the others come from a source of torch somewhere else::
 
-    pip install expecttest
+    pip install expecttest                                        # torch's test cases need it
     python tests/perf/torch_files.py                              # the file of the wheel: ten minutes on two cores
     python tests/perf/torch_files.py FOLDER/test/distributed      # and those below that folder
     python tests/perf/torch_files.py FOLDER/... --limit 140       # some; run it again until it says that all are done
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import os
 import signal
@@ -34,6 +35,7 @@ from rich.table import Table
 
 from hccl_py.bench.report import machine
 from hccl_py.core.env import child_environ
+from hccl_py.core.errors import ConfigError
 
 HERE = Path(__file__).parent
 INSIDE = HERE / "torch_files_inside.py"
@@ -123,6 +125,8 @@ def main() -> int:
     parser.add_argument("--test-limit", type=float, default=20.0, help="seconds for one test")
     parser.add_argument("--fresh", action="store_true")
     options = parser.parse_args()
+    if importlib.util.find_spec("expecttest") is None:
+        raise ConfigError("torch's test cases need expecttest: pip install expecttest")
     deadline_s = time.monotonic() + options.limit
     RECORDS.mkdir(parents=True, exist_ok=True)
     paths = {"distributed_test": "distributed_test"}
