@@ -132,8 +132,9 @@ class ControlLoop:
             return None
         if self._last_s is not None:
             self._steps.append((now_s - self._last_s, backward_s, exposed_s))
-        decision, begin_s = None, self._cpu_clock()
+        decision = None
         if self._exchange.under_way:
+            begin_s = self._cpu_clock()
             decision = self._hear()
             self._costs_s = [*self._costs_s[-4:], self._cpu_clock() - begin_s]
         if self._steps and self._step - self._told >= self._every:
@@ -264,11 +265,12 @@ class ControlLoop:
     def _adopt(self, decision: Decision) -> None:
         figures = {(e.src, e.dst): (e.bandwidth_Bps, e.latency_s) for e in decision.links}
         topology, channels = self._declared.with_estimates(figures), decision.tuning.channels
-        if topology != self._engine.planner.topology or channels != self._channels_used:
+        changed = topology != self._engine.planner.topology
+        if changed or channels != self._channels_used:
             self._engine.replan(topology, {self._collective: self._pricing.table(topology, channels)})
             self._channels_used = channels
         self.policy.adopt(decision)
-        self._lively, self._slowed, self._usual_s = _LIVELY, bool(decision.links), None
+        self._lively, self._slowed, self._usual_s = _LIVELY if changed else self._lively, bool(decision.links), None
         self._steps, self._told = [], self._step
         self._status.decided(self._step, decision)
         if self._engine.rank == 0:

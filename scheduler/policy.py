@@ -51,7 +51,7 @@ _QUIET, _QUIET_FAR = 16, 4  # measurements after which links are probed anyway; 
 _MOST_PATIENCE = 32  # measurements between probes for suspicions that never come true
 _MOST_KNOWN = 16  # networks of which the arrangement is remembered
 # Measurements without a switch before something is tried: the first time, after a change, and between trials.
-_CALM, _CALM_AGAIN, _CALM_BETWEEN = 32, 48, 6
+_CALM, _CALM_AGAIN, _CALM_BETWEEN = 24, 48, 6
 
 
 class Policy:
@@ -202,12 +202,10 @@ class Policy:
             return ""
         budgets = self._budgets
         why = self._estimator.suspicious(measurements)
-        if why:
-            if self._quiet < self._patience:
-                return ""
+        if why and self._quiet >= self._patience:
             self._patience = min(2 * self._patience, _MOST_PATIENCE)
             share, first_s = budgets.suspicion_share, 2 * budgets.first_probe_s
-        else:
+        else:  # a suspicion that must wait keeps nobody from looking when it is time
             far = self._estimator.topology() != self._topology  # a repair is to be seen soon
             if self._quiet < (_QUIET_FAR if far else _QUIET):
                 return ""

@@ -28,7 +28,7 @@ from hccl_py.lab.network import LabNetwork
 from hccl_py.lab.ranks import commands_for
 
 LIMIT_S = 145.0
-MODEL_S = 34.0
+MODEL_S = 30.0
 STORE = OUT / "scheduler" / "harm.json"
 NAMES = list(MODELS)
 PARTS = {f"harm-{n // 2 + 1}": NAMES[n : n + 2] for n in range(0, len(NAMES), 2)}

@@ -77,7 +77,7 @@ PARTS = {
     "sites-30M": Part("sites", "30M", (OURS,), 2),
     "sites-30M-gloo-5": Part("sites", "30M", ("gloo:5",), 1),
     "sites-30M-gloo-25": Part("sites", "30M", ("gloo:25",), 1),
-    "sites-30M-sharded": Part("sites", "30M", (OURS, SHARDED), 2, (OURS,)),
+    "sites-30M-sharded": Part("sites", "30M", (OURS, SHARDED), 1, (OURS,)),
     "even-4M": Part("even", "4M", (*GLOO, OURS), 15, calibrate=10),
     "even-12M": Part("even", "12M", (*GLOO, OURS), 8, calibrate=4),
     "even-30M": Part("even", "30M", (*GLOO, OURS), 3, calibrate=1),

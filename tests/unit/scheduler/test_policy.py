@@ -51,6 +51,17 @@ def test_it_follows_a_link_that_is_throttled_and_repaired(rank: int) -> None:
         assert world.run(one, 20) == []
 
 
+def test_a_repair_is_seen_soon_though_suspicions_did_not_come_true_before() -> None:
+    world, one = World(), policy()
+    world.run(one, 10)
+    world.rates_Bps[0] = GBIT_Bps / 5
+    world.run(one, 6)
+    assert one.current.topology != DECLARED
+    one._patience = 32  # as after many suspicions
+    world.rates_Bps.clear()
+    assert len(world.run(one, 8)) == 1 and one.current.topology == DECLARED
+
+
 def rank_of(*ends: str) -> str:
     return next(end.partition("/")[0] for end in ends if end != "star")
 
