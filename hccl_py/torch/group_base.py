@@ -53,6 +53,7 @@ class GroupBase(ProcessGroup):
         self._group_name = ""
         self._group_desc = "undefined"
         self._sequence = 0
+        self._resyncs = 0
         self._coalescing: list[HcclWork] | None = None
         self._exchange = exchange
         self._device: DeviceGroupOfTensors | None = None  # what serves CUDA tensors, from the first on

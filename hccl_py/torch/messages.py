@@ -1,6 +1,6 @@
 # mypy: disable-error-code="override,assignment"
 # Torch's stubs overload these methods by argument type; here one method takes all forms.
-"""The part of the process group between single ranks: messages, and the barrier that names who did not come."""
+"""The part of the process group between single ranks: messages, and what puts ranks in step."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore
 
 from hccl_py.core.errors import ConfigError
 from hccl_py.torch import tensors as memory
@@ -56,6 +57,22 @@ class MessagingGroup(GroupBase):
         if not 0 <= peer < self._size or peer == self._rank:
             raise ConfigError(f"{call}: rank {peer} is not another rank of this group of {self._size}")
 
+    def resync(self) -> list[str]:
+        """Go on after an error, or where ranks are no longer at the same place of their program. All ranks must call.
+
+        What is under way fails; the ranks connect anew: see :meth:`Engine.resync <hccl_py.engine.Engine.resync>`.
+
+        Returns:
+            by rank, the line of its latest call at which ranks disagreed; "" where there was none.
+        """
+        places = self._open().resync()
+        self._leave_device()
+        self._staging = self._batch = self._coalescing = None
+        self._sequence = 0
+        self._resyncs += 1
+        self._monitored = None
+        return places
+
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """A barrier by the store, whose error names who did not come; a rank that is late finds the group as it was.
 
@@ -63,7 +80,8 @@ class MessagingGroup(GroupBase):
             wait_all_ranks: name all that are missing, not the first only.
         """
         if self._monitored is None:
-            self._monitored = MonitoredBarrier(self.get_group_store(), self._rank, self._size)
+            store = PrefixStore(f"hccl_py/monitored/{self._resyncs}/", self.get_group_store())
+            self._monitored = MonitoredBarrier(store, self._rank, self._size)
         seconds = to_seconds(timeout)
         self._open()
         self._monitored.meet(self._engine.timeout_s if seconds is None else seconds, wait_all_ranks)

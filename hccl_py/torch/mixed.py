@@ -87,7 +87,7 @@ def _handing_on(name: str) -> Callable[..., Any]:
 
     def call(self: MixedProcessGroup, *arguments: Any, **named: Any) -> Any:
         if _device_of(arguments) in self._other_devices:
-            return getattr(self._others, name)(*arguments, **named)
+            return getattr(self._of_others(), name)(*arguments, **named)
         return ours(self, *arguments, **named)
 
     call.__name__ = name
@@ -122,14 +122,31 @@ class MixedProcessGroup(HcclProcessGroup):
 
     def _get_backend(self, device: torch.device) -> Any:
         if torch.device(device).type in self._other_devices:
-            return self._others._get_backend(device)
+            return self._of_others()._get_backend(device)
         return self
+
+    def _of_others(self) -> ProcessGroup:
+        self._open()  # raises if all is over
+        return self._others
+
+    def _start_coalescing(self, device: torch.device | None = None) -> Any:
+        if device is not None and torch.device(device).type in self._other_devices:
+            return self._of_others()._start_coalescing(device)
+        return super()._start_coalescing(device)
+
+    def _end_coalescing(self, device: torch.device | None = None) -> Any:
+        if device is not None and torch.device(device).type in self._other_devices:
+            return self._of_others()._end_coalescing(device)
+        return super()._end_coalescing(device)
+
+    start_coalescing = _start_coalescing
+    end_coalescing = _end_coalescing
 
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Any:
         """The other backends' barrier if their device is named, else ours."""
         device = getattr(opts, "device", None)
         if device is not None and torch.device(device).type in self._other_devices:
-            return self._others.barrier(opts)
+            return self._of_others().barrier(opts)
         return super().barrier(opts, timeout)
 
     def shutdown(self) -> None:

@@ -34,14 +34,14 @@ class MonitoredBarrier:
         Raises:
             CollectiveTimeoutError: on all ranks that came: some did not.
         """
-        prefix = f"hccl_py/monitored/{self._count}"
+        prefix = str(self._count)
         self._count += 1
         began_s = time.monotonic()
         if self._rank == 0:
             missing = self._missing(prefix, began_s + timeout_s, wait_all_ranks)
             self._store.set(f"{prefix}/verdict", json.dumps(missing))
             if self._count > 1 and not missing:  # everybody has left the one before
-                self._forget(f"hccl_py/monitored/{self._count - 2}")
+                self._forget(str(self._count - 2))
         else:
             self._store.set(f"{prefix}/{self._rank}", "")
             if self._came(f"{prefix}/verdict", timeout_s + _GRACE_S):

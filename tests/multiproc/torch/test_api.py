@@ -18,7 +18,7 @@ def test_every_call_gives_the_right_values(torchrun, ranks):
 
 def test_errors_reach_whoever_waits(torchrun):
     outcome = torchrun("errors.py", 2)
-    outcome.passed("PASSED 12:")
+    outcome.passed("PASSED 14:")
 
 
 def test_a_failed_check_fails_the_launch(torchrun):

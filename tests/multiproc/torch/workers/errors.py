@@ -12,7 +12,7 @@ from checks import refuses, run_all, start
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hccl_py.core.errors import BrokenGroupError, CollectiveTimeoutError, ConfigError, DesyncError
+from hccl_py.core.errors import BrokenGroupError, CollectiveTimeoutError, ConfigError, DesyncError, HcclError
 
 RANK, SIZE = start(timeout_s=20.0)
 
@@ -95,6 +95,30 @@ def this_wait_is_too_short() -> None:
     dist.barrier()
 
 
+def a_call_with_its_own_timeout() -> None:
+    group = dist.new_group()
+    options = dist.AllreduceOptions()
+    options.timeout = timedelta(seconds=0.3)
+    options.asyncOp = False
+    if RANK == 0:
+        refuses(CollectiveTimeoutError, "after 0.3 s", lambda: group.allreduce([torch.ones(4)], options))
+    dist.barrier()
+
+
+def resync_brings_a_group_back() -> None:
+    group = dist.new_group()
+    work = dist.all_reduce(torch.ones(4), group=group, async_op=True) if RANK == 0 else None  # the others never come
+    dist.barrier()
+    group.resync()
+    if work is not None:
+        refuses(HcclError, "", work.wait)
+    x = torch.ones(3)
+    dist.all_reduce(x, group=group)
+    dist.all_reduce(x, group=group, async_op=True).wait()
+    assert (x == SIZE * SIZE).all()
+    group.monitored_barrier()
+
+
 def use_after_destroy() -> None:
     group = dist.new_group()
     dist.barrier(group)
@@ -123,7 +147,8 @@ run_all(
         for check in (
             wrong_shape_raises_on_all_ranks, wrong_shape_by_wait, wrong_shape_by_future, wrong_shape_by_functional,
             wrong_op_dtype_root_or_collective, uneven_sizes_not_agreed, ddp_backward_raises, nobody_comes_in_time,
-            this_wait_is_too_short, use_after_destroy, abort_ends_what_waits, wrong_options,
+            this_wait_is_too_short, a_call_with_its_own_timeout, resync_brings_a_group_back, use_after_destroy,
+            abort_ends_what_waits, wrong_options,
         )
     }
 )  # fmt: skip

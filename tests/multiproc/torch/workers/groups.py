@@ -15,7 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: F401  # registers the backend "fake"
 
 from hccl_py.core.errors import BrokenGroupError, CollectiveTimeoutError, ConfigError
-from hccl_py.torch import HcclProcessGroup
+from hccl_py.torch import HcclProcessGroup, HcclWork
+from hccl_py.torch.work import WorkGroup
 
 RANK, SIZE = start(timeout_s=30.0)
 WORLD = dist.group.WORLD
@@ -139,6 +140,9 @@ def mixed() -> None:
     refuses(ConfigError, "meta", lambda: WORLD.allreduce([away]))
     out = torch.zeros(3 * SIZE, device="meta")
     dist.all_gather_into_tensor(out, away, group=group)
+    group._start_coalescing(away.device)
+    dist.all_reduce(away, group=group)
+    assert not isinstance(group._end_coalescing(away.device), (HcclWork, WorkGroup))
     objects: list[object] = [None] * SIZE
     dist.all_gather_object(objects, {"rank": RANK}, group=group)
     assert objects == [{"rank": rank} for rank in range(SIZE)]
@@ -148,6 +152,7 @@ def mixed() -> None:
     dist.barrier(group)
     dist.destroy_process_group(group)
     refuses(BrokenGroupError, "shut down", lambda: group.allreduce([x]))
+    refuses(BrokenGroupError, "shut down", lambda: group.allreduce([away]))
 
 
 def mixed_the_other_way() -> None:
