@@ -2,7 +2,7 @@
 PYTHON ?= python3
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help install demo test bench-cpu bench-gpu bench-topology bench-scheduler bench-compression lint lock clean
+.PHONY: help install demo test bench-cpu bench-gpu bench-topology bench-scheduler bench-compression bench-torch lint lock clean
 
 # What Open MPI needs to run as root and with more ranks than cores; harmless elsewhere. MPICH needs nothing.
 export OMPI_ALLOW_RUN_AS_ROOT := 1
@@ -36,6 +36,7 @@ help:
 	@echo 'make bench-topology   plans, simulator and lab (PART="configs,rail" for some, TABLES=1 for the table in docs)'
 	@echo 'make bench-scheduler  buckets, policy, training in the lab and the simulator (PART="events,simulation" for some)'
 	@echo 'make bench-compression   codecs, compressed collectives and trainings (PART="codecs" for some)'
+	@echo 'make bench-torch  torch test files, mpi4py benchmarks (DEMOS=FOLDER), contract check (PART="contract" for some)'
 	@echo 'make bench-gpu measure against NCCL, on a machine with two GPUs (PART=all_reduce, others, ddp, tcp or random for some)'
 	@echo 'make lint      ruff and mypy'
 	@echo 'make lock      resolve requirements/dev.in anew into $(LOCK)'
@@ -91,6 +92,9 @@ bench-topology: install
 
 bench-compression: install
 	@.venv/bin/python tests/perf/compression_bench.py --part="$(PART)"
+
+bench-torch: install
+	@.venv/bin/python tests/perf/torch_bench.py --part="$(PART)" --demos="$(DEMOS)"
 
 bench-scheduler: install
 	@.venv/bin/python tests/perf/scheduler_bench.py --part="$(PART)"

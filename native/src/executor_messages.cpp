@@ -16,7 +16,7 @@ constexpr std::size_t kWireSend = 256 * 1024;
 
 // The first message to or from another host carries the contract check.
 std::uint32_t Executor::head_bytes(bool remote, std::uint32_t ordinal) {
-  return static_cast<std::uint32_t>(kFrameHeaderBytes + (remote && ordinal == 0 ? kFingerprintBytes : 0));
+  return static_cast<std::uint32_t>(kFrameHeaderBytes + (kCheckContract && remote && ordinal == 0 ? kFingerprintBytes : 0));
 }
 
 // What is left to send of a message's header, written into `head`.

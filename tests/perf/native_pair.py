@@ -25,6 +25,12 @@ PROGRAM = ROOT / "build" / "perf-native" / "bench_pair"
 
 def build() -> Path:
     """Compile the program where it is not up to date; return its path. Raises SystemExit if that fails."""
+    configure("bench_pair")
+    return PROGRAM
+
+
+def configure(target: str) -> None:
+    """Compile a target of tests/perf/native where it is not up to date. Raises SystemExit if that fails."""
     scripts = Path(sys.executable).parent
     environ = {**os.environ, "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
     if shutil.which("ccache"):
@@ -32,12 +38,11 @@ def build() -> Path:
     generator = ["-G", "Ninja"] if shutil.which("ninja", path=environ["PATH"]) else []
     for command in (
         ["cmake", "-S", str(ROOT / "tests" / "perf" / "native"), "-B", str(PROGRAM.parent), *generator],
-        ["cmake", "--build", str(PROGRAM.parent), "--parallel", "2"],
+        ["cmake", "--build", str(PROGRAM.parent), "--target", target, "--parallel", "2"],
     ):
         done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=600, check=False)
         if done.returncode != 0:
             raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
-    return PROGRAM
 
 
 class Pair:

@@ -99,6 +99,15 @@ ASKED = {  # section -> id -> what was asked for; a number changes here and in w
         "auto_1000": ">= 1.5",
         "auto_shm": "<= 1.02",
     },
+    "torch": {
+        "files": "<= 0.0",
+        "osu": ">= 1.0",
+        "gloo_rows": "<= 0.0",
+        "random_programs": "<= 0.0",
+        "random_mismatches": "<= 0.0",
+        "contract_shm": "<= 60.0",
+        "contract_tcp": "<= 0.01",
+    },
 }
 
 TOML = """

@@ -45,6 +45,7 @@ struct alignas(64) BoardRank {
   std::byte* line_payload(std::uint64_t sequence) { return reinterpret_cast<std::byte*>(&line[sequence & 1]) + kContractBytes; }
   // All but the sequence number, by which the line is published.
   void write_contract(const Fingerprint& contract, std::uint64_t sequence) {
+    if constexpr (!kCheckContract) return;
     constexpr std::size_t first = sizeof contract.sequence;
     std::memcpy(reinterpret_cast<std::byte*>(&line[sequence & 1]) + first, reinterpret_cast<const std::byte*>(&contract) + first,
                 kContractBytes - first);

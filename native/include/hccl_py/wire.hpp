@@ -55,6 +55,13 @@ struct FrameHeader {
   std::uint32_t segment = 0;  // 0 on the wire
 };
 
+// False only in the build that tests/perf/native/contract.cpp measures the check's cost against.
+#ifdef HCCL_PY_WITHOUT_CONTRACT
+inline constexpr bool kCheckContract = false;
+#else
+inline constexpr bool kCheckContract = true;
+#endif
+
 // What a rank is about to run; all ranks must say the same.
 struct Fingerprint {
   std::uint64_t sequence = 0;
