@@ -6,7 +6,6 @@ model.register_comm_hook(None, hccl_py.torch.compression_hook("int8"))
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
@@ -20,7 +19,7 @@ from hccl_py.compression.policy import Guard, Ramp, Switching
 from hccl_py.compression.span import Span
 from hccl_py.core.errors import ConfigError
 from hccl_py.gradients import GradientReducer
-from hccl_py.torch.process_group import HcclProcessGroup
+from hccl_py.torch.hooks import group_of_hook, present_as_hook
 
 
 class CompressionHook:
@@ -33,15 +32,8 @@ class CompressionHook:
         parameters: Iterable[Tensor] = (),
         **options: Any,
     ) -> None:
-        found = dist.group.WORLD if group is None else group
-        if not isinstance(found, HcclProcessGroup):
-            raise ConfigError(
-                f'compression_hook: the process group is a {type(found).__name__}; it must be one of backend "hccl_py"'
-            )
-        # Torch asks for a name, and for a signature whose annotations, if any, are its own.
-        self.__name__ = self.__qualname__ = "compression_hook"
-        either = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        self.__signature__ = inspect.Signature([inspect.Parameter(name, either) for name in ("state", "bucket")])
+        found = group_of_hook("compression_hook", group)
+        present_as_hook(self, "compression_hook")
         self._group = found
         self._reducer = GradientReducer(Communicator(found._open()), compression, **options)
         self._numbers: dict[int, int] = {}

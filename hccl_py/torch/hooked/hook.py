@@ -9,12 +9,10 @@ hccl_py.torch.comm_hook().serve(module)
 
 from __future__ import annotations
 
-import inspect
 import time
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from hccl_py.core.errors import ConfigError
@@ -22,7 +20,7 @@ from hccl_py.core.types import Collective, ReduceOp
 from hccl_py.torch.dtypes import REDUCIBLE
 from hccl_py.torch.dynamo import skip_frames
 from hccl_py.torch.hooked.schedule import Schedule
-from hccl_py.torch.process_group import HcclProcessGroup
+from hccl_py.torch.hooks import group_of_hook, present_as_hook
 from hccl_py.torch.sums import Started, start_sum
 
 if TYPE_CHECKING:
@@ -36,15 +34,8 @@ class CommHook:
     """``hook(state, bucket)`` for ``register_comm_hook``, or :meth:`serve` for FSDP2; see :func:`comm_hook`."""
 
     def __init__(self, group: Any = None) -> None:
-        found = dist.group.WORLD if group is None else group
-        if not isinstance(found, HcclProcessGroup):
-            raise ConfigError(
-                f'comm_hook: the process group is a {type(found).__name__}; it must be one of backend "hccl_py"'
-            )
-        # Torch asks for a name, and for a signature whose annotations, if any, are its own.
-        self.__name__ = self.__qualname__ = "comm_hook"
-        either = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        self.__signature__ = inspect.Signature([inspect.Parameter(name, either) for name in ("state", "bucket")])
+        found = group_of_hook("comm_hook", group)
+        present_as_hook(self, "comm_hook")
         self._group = found
         self._schedule: Schedule | None = None
         self._started: list[tuple[Started | None, Tensor, torch.futures.Future[Tensor]]] = []

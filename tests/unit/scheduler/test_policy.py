@@ -206,6 +206,16 @@ def pair(
     return [(ours, events), (theirs, data.draw(st.permutations([*events, *again, *late])))]
 
 
+def after_probes(world: World, ranks: list[Policy], step: int, decisions: list[Decision]) -> list[Decision]:
+    """What the ranks decide once the links that all of them want to probe have been probed."""
+    number = 0
+    while len({one.digest for one in decisions}) == 1 and decisions[0].kind is Kind.PROBE:
+        probes = world.probe(number)
+        decisions = [one.observe(step, probes) for one in ranks]
+        number += 1
+    return decisions
+
+
 @settings(max_examples=10, deadline=None)
 @given(st.data())
 def test_ranks_that_lose_different_events_never_adopt_different_things_and_agree_again(data: st.DataObject) -> None:
@@ -221,11 +231,7 @@ def test_ranks_that_lose_different_events_never_adopt_different_things_and_agree
         lost = [data.draw(st.integers(-4, 3)) if lossy else -1 for _ in ranks]
         shown = [[e for i, e in enumerate(events) if i != gone] for gone in lost]
         decisions = [one.observe(step, mine, TIMELINE) for one, mine in zip(ranks, shown, strict=True)]
-        number = 0
-        while len({one.digest for one in decisions}) == 1 and decisions[0].kind is Kind.PROBE:
-            probes = world.probe(number)
-            decisions = [one.observe(step, probes) for one in ranks]
-            number += 1
+        decisions = after_probes(world, ranks, step, decisions)
         if len({one.digest for one in decisions}) > 1:
             changes += 1
             for one in ranks:
@@ -256,11 +262,7 @@ def test_ranks_that_try_things_and_lose_different_events_never_adopt_different_t
             shown += chance.choices([*events, *old[-8:]], k=chance.randrange(3))
             chance.shuffle(shown)
             decisions.append(one.observe(step, shown, TIMELINE))
-        number = 0
-        while len({one.digest for one in decisions}) == 1 and decisions[0].kind is Kind.PROBE:
-            probes = world.probe(number)
-            decisions = [one.observe(step, probes) for one in ranks]
-            number += 1
+        decisions = after_probes(world, ranks, step, decisions)
         if len({one.digest for one in decisions}) > 1:
             for one in ranks:
                 one.forget()
